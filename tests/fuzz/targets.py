@@ -324,7 +324,7 @@ def keyhash(modules: Modules, data: bytes) -> object:
     ends, keys = data[1 : 1 + 4 * count], data[1 + 4 * count :]
     module = modules("keyhash")
     try:
-        column = bytes(module.partitions_of(keys, ends, 16))
+        column = bytes(modules("keymap").KeyMap((3, 16)).partitions_of(keys, ends))
     except ValueError as error:
         column = str(error).encode()
     return column, module.xxh64(keys), module.partition_of(keys, 1 + count)

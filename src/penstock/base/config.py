@@ -9,12 +9,14 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
+from penstock.base.partitioning import PUBLISHER, PartitionBy, Split, bounds_mistakes, parse_split, token_mistake
 from penstock.base.subjects import (
     INTERNAL_NAME_PREFIX,
     INTERNAL_SUBJECT_PREFIX,
     begins_with_wildcard,
     is_wildcard,
     partition_subject,
+    queue_group_mistake,
     stream_name_mistake,
     subject_mistake,
 )
@@ -67,12 +69,6 @@ class Compression(StrEnum):
     ZSTD = "zstd"  # smaller
 
 
-class PartitionBy(StrEnum):
-    """How a message finds its partition."""
-
-    PUBLISHER = "publisher"  # its publisher chooses: 0 listens on the stream's subject, n on `<subject>.<n>`
-
-
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The config of one stream. `None` means: without limit."""
 
@@ -88,7 +84,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
     segment_age_ms: int | None = 24 * 3_600_000
     partitions: int = 1
-    partition_by: PartitionBy = PartitionBy.PUBLISHER
+    partition_by: str = PartitionBy.PUBLISHER  # how a message finds its partition: see `base.partitioning`
+    range_bounds: tuple[str, ...] = ()  # of `range`: the first key of partition n + 1, in any order
+    group: str | None = None  # streams of one group share what comes: each message goes to one of them, by chance
     replicas: int | None = None  # of each partition; None: decided when it is created, by how many the cluster has
     min_isr: int | None = None  # in-sync replicas that an ack takes; None: more than half of the replicas, or half
     allow_unclean_election: bool = False  # whether a replica that lacks acked messages may lead rather than none
@@ -101,6 +99,23 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_message_ttl: bool = False  # whether messages may have a time to live of their own, in a Nats-TTL
     allow_rollup: bool = False  # whether older ones may go for a message, by a Nats-Rollup
     retain: Retain = Retain.LIMITS  # what the three limits may delete
+
+    @property
+    def split(self) -> Split:
+        """How messages find their partitions; with one partition nothing is to be found."""
+        return parse_split(self.partition_by) if self.partitions > 1 else PUBLISHER
+
+    @property
+    def competes(self) -> bool:
+        """Whether chance decides which log a message comes into: what is sent again may come into another one."""
+        return self.group is not None or self.split.how is PartitionBy.GROUP
+
+    def subject_of(self, partition: int) -> str:
+        """Where one of its partitions listens: `<subject>.<n>`, or all of them on the subject itself."""
+        split = self.split
+        if split.how is PartitionBy.MAPPED:
+            return f"{self.subject}.{partition}"
+        return partition_subject(self.subject, partition) if split.has_subjects else self.subject
 
     @property
     def is_internal(self) -> bool:
@@ -196,16 +211,47 @@ def _consequences(config: StreamConfig) -> list[str]:
             f"acks: the subject {config.subject!r} begins with a wildcard, so 'reply' would answer requests that are "
             "meant for others; choose 'envelope' or 'never'"
         )
+    mistakes += _split_mistakes(config)
+    return mistakes
+
+
+def _split_mistakes(config: StreamConfig) -> list[str]:
+    """What cannot be with its partitions, or its group."""
+    mistakes = []
+    if config.group is not None and (mistake := queue_group_mistake(config.group)) is not None:
+        mistakes.append(f"group: {mistake}")
+    try:
+        split = parse_split(config.partition_by)
+    except ValueError as error:
+        return [*mistakes, f"partition_by: {error}"]
+    if split.how is PartitionBy.RANGE:
+        mistakes += [f"range_bounds: {one}" for one in bounds_mistakes(config.range_bounds)]
+        if len(config.range_bounds) != config.partitions - 1:
+            text = f"{config.partitions} partitions have {config.partitions - 1}, the first key of each but the first"
+            mistakes.append(f"range_bounds: {len(config.range_bounds)} are given; {text}")
+    elif config.range_bounds:
+        mistakes.append("range_bounds: only partition_by 'range' or 'range:N' has any")
+    if split.token and (mistake := token_mistake(split.token, config.subject)) is not None:
+        mistakes.append(f"partition_by: {mistake}")
     if not 1 < config.partitions <= limits.STREAM_PARTITIONS_MAX:
         return mistakes
-    if is_wildcard(config.subject):
-        mistakes.append(
-            "partitions: partition n listens on <subject>.<n>, so a stream on a subject with wildcards, as "
-            f"{config.subject!r}, has one"
-        )
-    elif (mistake := subject_mistake(partition_subject(config.subject, config.partitions - 1))) is not None:
-        mistakes.append(f"partitions: of the last one, {mistake}")
+    if config.group is not None and split.is_by_leaders:
+        text = f"of a group only one stream gets a message, and with partition_by {config.partition_by!r} each "
+        mistakes.append(f"group: {text}partition has to see them all; choose 'group' or 'publisher'")
+    if split.has_subjects:
+        mistakes += _subject_mistakes(config, split)
     return mistakes
+
+
+def _subject_mistakes(config: StreamConfig, split: Split) -> list[str]:
+    """Where each partition has a subject of its own."""
+    if split.how is PartitionBy.PUBLISHER and is_wildcard(config.subject):
+        text = f"a stream on a subject with wildcards, as {config.subject!r}, has one, or another partition_by"
+        return [f"partitions: partition n listens on <subject>.<n>, so {text}: 'token:N', 'key', 'range' or 'group'"]
+    if config.subject.endswith(">"):
+        return [f"partition_by: partition n listens on <subject>.<n>, and nothing can stand behind {config.subject!r}"]
+    mistake = subject_mistake(config.subject_of(config.partitions - 1), wildcards=True)
+    return [] if mistake is None else [f"partitions: of the last one, {mistake}"]
 
 
 def check_stream_config(config: StreamConfig) -> StreamConfig:

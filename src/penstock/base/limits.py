@@ -26,6 +26,8 @@ PRODUCER_WINDOW_MS = 600_000  # no retry comes later; a new leader reads the hea
 STREAMS_MAX = 100_000
 PARTITIONS_MAX = 100_000  # of all streams together: each costs a folder, a subscription and some memory
 STREAM_PARTITIONS_MAX = 1_024  # of one stream
+KEY_MAP_VERSIONS_MAX = 16  # how often a stream has had another number of partitions, the first one counted
+QUEUE_GROUP_CHARS_MAX = 128  # of the name of a group that streams join
 REPLICAS_MAX = 7  # of one partition: each further one is another copy to send and to wait for
 REPLICAS_DEFAULT = 3  # where the cluster has so many brokers, whether they are there or not
 

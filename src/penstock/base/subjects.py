@@ -14,6 +14,7 @@ from penstock.base import limits
 
 _FORBIDDEN = re.compile(r"[\s\x00-\x1f\x7f]")
 _FORBIDDEN_ASCII = bytes(range(0x21)) + b"\x7f"
+_QUEUE_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # ours begin with '_'
 _STREAM_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 INTERNAL_NAME_PREFIX = "__"
@@ -34,6 +35,15 @@ def stream_name_mistake(name: str) -> str | None:
         return f"the name is {len(name)} characters long; the limit is {limits.STREAM_NAME_CHARS_MAX}"
     if not _STREAM_NAME.fullmatch(name):
         return f"the name {name!r} may hold only letters, digits, '-' and '_'"
+    return None
+
+
+def queue_group_mistake(name: str) -> str | None:
+    """Why `name` cannot name a group of streams, which is a queue group of NATS; None if it can."""
+    if not _QUEUE_GROUP.fullmatch(name):
+        return f"the name {name!r} may hold only letters, digits, '-', '_' and '.', and begins with none of these three"
+    if len(name) > limits.QUEUE_GROUP_CHARS_MAX:
+        return f"the name is {len(name)} characters long; the limit is {limits.QUEUE_GROUP_CHARS_MAX}"
     return None
 
 
@@ -85,7 +95,7 @@ def is_wildcard(subject: str) -> bool:
 
 
 def partition_subject(subject: str, partition: int) -> str:
-    """Where a partition of a stream listens: partition 0 on the stream's subject, partition n on `<subject>.<n>`."""
+    """The subject of a partition where each has its own: of 0 the stream's, of n `<subject>.<n>`."""
     return f"{subject}.{partition}" if partition else subject
 
 

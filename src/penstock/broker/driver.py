@@ -258,7 +258,7 @@ class Driver:
             self.peers.join(step.join)
         for command in step.nats:
             if isinstance(command, Subscribe):
-                self.link.subscribe(command.sid, command.subject)
+                self.link.subscribe(command.sid, command.subject, command.queue)
             elif isinstance(command, Unsubscribe):
                 self.link.unsubscribe(command.sid)
             else:

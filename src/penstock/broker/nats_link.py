@@ -135,7 +135,8 @@ class NatsLink:
         self._last_token = 0
         self._waiting: dict[int, asyncio.Future[None] | None] = {}  # link tokens that are not due yet
         self._answers = AnswerOutput(
-            self._writing_pauses, lambda sid: self._subscriptions.get(sid, ("a stream that has ended", None))[0]
+            self._writing_pauses,
+            lambda sid: self._subscriptions.get(sid, ("a stream that shares a subject, or has ended", None))[0],
         )
         self._pauses: set[str] = set()
         self._gap_start_us: int | None = None

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, dump, groups, pipeline, publish, read, serve, status, streams, verify
+from penstock.cli import bench, demo, dump, groups, nats_config, pipeline, publish, read, serve, status, streams, verify
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
 from penstock.hot import way
@@ -70,4 +70,7 @@ app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
 app.add_typer(groups.app, name="group", rich_help_panel=DATA_PANEL)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=DATA_PANEL)
 app.command("publish", cls=Command, rich_help_panel=DATA_PANEL, epilog=publish.EXAMPLES)(publish.publish)
+app.command("nats-config", cls=Command, rich_help_panel=DATA_PANEL, epilog=nats_config.EXAMPLES)(
+    nats_config.nats_config
+)
 app.command("read", cls=Command, rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.base.config import Acks, Compression, Durability, Retain, Storage
+from penstock.base.partitioning import parse_split
 from penstock.base.units import format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 
 UNLIMITED = "none"
@@ -25,6 +26,11 @@ def _one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _split(text: str) -> str:
+    parse_split(text)
+    return text
 
 
 def _yes_or_no(text: str) -> bool:
@@ -107,8 +113,34 @@ FIELDS = (
         "partitions",
         "--partitions",
         "N",
-        "So many logs, each in order of its own: partition 0 is on the subject, N on subject.N.",
+        "So many logs, each in order of its own; --partition-by says which gets a message.",
         _count,
+    ),
+    Field(
+        "partition_by",
+        "--partition-by",
+        "HOW",
+        "How a message finds its partition: 'publisher', 0 is on the subject, N on subject.N; 'mapped', the same but "
+        "for 0, which is on subject.0 (see `penstock nats-config`); 'group', by chance; 'key', by the hash of its key; "
+        "'token:N', by that of the Nth token of its subject, from 1; 'range' or 'range:N', by --range-bounds.",
+        _split,
+    ),
+    Field(
+        "range_bounds",
+        "--range-bounds",
+        "KEY,KEY…",
+        "With --partition-by range: the first key of each partition but 0, such as g,n,t for four.",
+        lambda text: tuple(text.split(",")),
+        ",".join,
+    ),
+    Field(
+        "group",
+        "--group",
+        "NAME",
+        "Streams of one group share what is published: each message goes to one of them, by chance.",
+        str,
+        unlimited=True,
+        nothing="it gets everything",
     ),
     Field(
         "replicas",

@@ -171,6 +171,8 @@ def _create(
     from penstock.client.errors import StreamNotFound
 
     config = _parsed(fields)
+    if "range_bounds" in config:  # they say all the rest
+        config = {"partition_by": "range", "partitions": len(config["range_bounds"]) + 1, **config}
     with connected(ctx, server, timeout) as (client, seconds):
         for warning in warnings(subject):
             say_note(f"note: {warning}")

@@ -7,7 +7,6 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.base.ids import StreamId
-from penstock.base.subjects import partition_subject
 from penstock.client import columns as column_data
 from penstock.client import reading
 from penstock.client.errors import OutcomeUnknown
@@ -23,7 +22,7 @@ async def append(
     """See `Client.append`."""
     info = await streams.info(stream, timeout)
     number = reading.partition_number(info, partition)
-    table = column_data.to_table(data, stream_subject=partition_subject(info.subject, number))
+    table = column_data.to_table(data, stream_subject=info.config.subject_of(number))
     bytes_max = min(limits.APPEND_BYTES_MAX, link.hello.limits.append_bytes_max)
     done: list[AppendResult] = []
     try:

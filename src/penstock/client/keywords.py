@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Compression, Durability, PartitionBy, Retain, Storage
+from penstock.base.config import Acks, Compression, Durability, Retain, Storage
 from penstock.client.values import Envelope
 
 
@@ -52,7 +52,9 @@ class StreamOptions(StreamChanges, total=False):
 
     storage: Storage | Literal["file", "memory"]
     partitions: int
-    partition_by: PartitionBy | Literal["publisher"]
+    partition_by: str
+    range_bounds: tuple[str, ...]
+    group: str | None
     replicas: int | None
 
 

@@ -1,43 +1,55 @@
 """Which partition each row of a table belongs to: the same as a publisher's, in one pass over Arrow's own buffers.
 
-| a row has                        | its partition is                                  |
-|----------------------------------|---------------------------------------------------|
-| a number in the column `partition` | that one                                        |
-| a key                            | XXH64(key, seed 0) mod partitions                 |
-| none                             | XXH64(value, seed 0) mod partitions, null as `b""` |
+| a row has                          | its partition is                                                            |
+|------------------------------------|-----------------------------------------------------------------------------|
+| a number in the column `partition` | that one                                                                    |
+| of a stream by `token:N`, `range:N` | that of the Nth token of its subject                                       |
+| a key                              | that of its key: by its hash, or by the range in which it lies              |
+| none, of a stream by `key`, `range` | that of its subject                                                        |
+| none, of any other                 | that of its value, null as `b""`                                            |
 
-So a row that comes again, with the same key and value, comes into the same partition, whoever asks.
+So a row that comes again, with the same key and value, comes into the same partition, whoever asks. By its hash, the
+partition of a key is XXH64(key, seed 0) mod partitions; see `penstock.hot.keymap`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.base.partitioning import PUBLISHER, PartitionBy
+from penstock.base.subjects import is_wildcard
 from penstock.batch import codec
-from penstock.hot import keyhash
+from penstock.hot.keymap import KeyMap
+from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def partitions_of(data: pa.RecordBatch | pa.Table, partitions: int) -> pa.Int32Array:
-    """The partition of each row, by its columns `partition`, `key` and `value`; others are not looked at.
+def key_map_of(info: StreamInfo) -> KeyMap:
+    """Which partition of a stream has which keys."""
+    bounds = info.config.range_bounds
+    return KeyMap((max(1, len(info.partitions)),), [one.encode() for one in bounds] if bounds else None)
 
-    `key` and `value` are binary or text, and may be missing. ValueError: a number in `partition` that is none of the
-    stream's; TypeError: a column of another type.
+
+def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> pa.Int32Array:
+    """The partition of each row, by its columns `partition`, `key`, `value` and, as the stream wants it, `subject`.
+
+    `stream` is what `Client.stream` answers, or a number of partitions by the hash of the key. `key` and `value` are
+    binary or text, and may be missing; a missing subject is the stream's. ValueError: a number in `partition` that is
+    none of the stream's, or no subject where it decides and the stream's is a pattern; TypeError: a column of another
+    type.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if partitions < 1:
-        raise ValueError(f"{partitions} partitions; a stream has at least one")
-    keys, values = _binary(data, "key"), _binary(data, "value")
-    if keys is None or keys.null_count:
-        found = _hashed(values, partitions, data.num_rows)
-        if keys is not None and keys.null_count < len(keys):
-            found = pc.if_else(keys.is_valid(), _hashed(keys, partitions, data.num_rows), found)
+    if isinstance(stream, StreamInfo):
+        key_map = key_map_of(stream)
+    elif stream < 1:
+        raise ValueError(f"{stream} partitions; a stream has at least one")
     else:
-        found = _hashed(keys, partitions, data.num_rows)
+        key_map = KeyMap((stream,))
+    found = _by_content(data, stream, key_map)
     if "partition" not in data.schema.names:
         return found
     wanted = _one(data.column("partition"))
@@ -45,11 +57,45 @@ def partitions_of(data: pa.RecordBatch | pa.Table, partitions: int) -> pa.Int32A
         raise TypeError(f"the column 'partition' is {wanted.type}; it must hold whole numbers")
     if wanted.null_count < len(wanted):
         bounds = pc.min_max(wanted).as_py()
-        if bounds["min"] < 0 or bounds["max"] >= partitions:
+        if bounds["min"] < 0 or bounds["max"] >= key_map.partitions:
             text = f"the column 'partition' holds {bounds['min']} to {bounds['max']}"
-            raise ValueError(f"{text}; the partitions are 0 to {partitions - 1}")
+            raise ValueError(f"{text}; the partitions are 0 to {key_map.partitions - 1}")
         found = pc.coalesce(wanted.cast(pa.int32()), found)
     return found
+
+
+def _by_content(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo, key_map: KeyMap) -> pa.Int32Array:
+    import pyarrow.compute as pc
+
+    rows = data.num_rows
+    split = PUBLISHER if not isinstance(stream, StreamInfo) else stream.config.split
+    if isinstance(stream, StreamInfo) and split.token:
+        pattern = rf"^(?:[^.]*\.){{{split.token - 1}}}(?P<token>[^.]*)"
+        tokens = pc.extract_regex(_subjects(data, stream), pattern)
+        return _placed(pc.fill_null(pc.struct_field(tokens, "token"), ""), key_map, rows)
+    keys = _binary(data, "key")
+    if keys is not None and not keys.null_count:
+        return _placed(keys, key_map, rows)
+    if isinstance(stream, StreamInfo) and split.how in (PartitionBy.KEY, PartitionBy.RANGE):
+        found = _placed(_subjects(data, stream), key_map, rows)
+    else:
+        found = _placed(_binary(data, "value"), key_map, rows)
+    if keys is not None:
+        found = pc.if_else(keys.is_valid(), _placed(keys, key_map, rows), found)
+    return found
+
+
+def _subjects(data: pa.RecordBatch | pa.Table, info: StreamInfo) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given = _one(data.column("subject")).cast(pa.string()) if "subject" in data.schema.names else None
+    if given is None or given.null_count:
+        if is_wildcard(info.subject):
+            text = f"by subject ({info.config.partition_by}), and rows without one are not on {info.subject!r}"
+            raise ValueError(f"stream {info.name!r} is split {text}: give each a subject")
+        given = pc.fill_null(pa.nulls(data.num_rows, pa.string()) if given is None else given, info.subject)
+    return given
 
 
 def _one(column: Any) -> Any:
@@ -82,11 +128,11 @@ def _binary(data: pa.RecordBatch | pa.Table, name: str) -> pa.BinaryArray | None
     return column
 
 
-def _hashed(column: pa.BinaryArray | None, partitions: int, rows: int) -> pa.Int32Array:
+def _placed(column: Any, key_map: KeyMap, rows: int) -> pa.Int32Array:
     import pyarrow as pa
 
     if column is None:
-        return pa.repeat(pa.scalar(keyhash.partition_of(b"", partitions), pa.int32()), rows)
+        return pa.repeat(pa.scalar(key_map.partition_of(b""), pa.int32()), rows)
     packed = codec.var_column(column.fill_null(b"") if column.null_count else column)  # bytes may lie under a null
-    found = keyhash.partitions_of(packed.data, packed.offsets, partitions)
+    found = key_map.partitions_of(packed.data, packed.offsets)
     return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])

@@ -31,7 +31,6 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionId
-from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.client import columns, reading
 from penstock.client.attempts import Doubt
@@ -117,7 +116,7 @@ class Producer:
             if self._info is None:
                 self._info = await self._streams.info(self._stream, timeout)
             number = reading.partition_number(self._info, self._partition)
-            table = columns.to_table(data, stream_subject=partition_subject(self._info.subject, number))
+            table = columns.to_table(data, stream_subject=self._info.config.subject_of(number))
             bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
             try:
                 for message in columns.batch_messages(table, bytes_max=bytes_max):

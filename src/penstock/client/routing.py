@@ -5,7 +5,8 @@ knows the ids of its own partition alone, so each try of a message must come to 
 subject is asked before the first message with a key or an id (or without, of a stream that this client has seen to have
 partitions), and believed for PUBLISH_ROUTE_S. As much is known as PUBLISH_ROUTES_MAX says; the oldest is forgotten.
 Where streams with different numbers of partitions are on one subject, all messages go to the subject itself, which is
-partition 0 of each: no stream misses any.
+partition 0 of each: no stream misses any. So they do where the leaders find the partition, or nats-server does: only
+`partition_by = publisher` leaves it to us.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.base import limits
+from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import partition_subject
 from penstock.hot import keyhash
 from penstock.messages import StreamInfo
@@ -37,7 +39,8 @@ class Routes:
 
     def note(self, info: StreamInfo) -> None:
         """A stream was seen: if it has several partitions, its subject is one to ask about."""
-        if len(info.partitions) > 1 and info.subject not in self._routes:
+        by_us = len(info.partitions) > 1 and info.config.split.how is PartitionBy.PUBLISHER
+        if by_us and info.subject not in self._routes:
             self._keep(info.subject, _Route(1, 0.0))
 
     def must_ask(self, subject: str, key: bytes | str | None, now_s: float) -> bool:
@@ -47,7 +50,11 @@ class Routes:
 
     def learn(self, subject: str, infos: Iterable[StreamInfo], now_s: float) -> None:
         """These are the streams that store the subject."""
-        counts = {len(info.partitions) for info in infos if info.subject == subject}
+        counts = {
+            len(info.partitions) if info.config.split.how is PartitionBy.PUBLISHER else 1
+            for info in infos
+            if info.subject == subject
+        }
         old = self._routes.pop(subject, None)
         route = _Route(counts.pop() if len(counts) == 1 else 1, now_s + limits.PUBLISH_ROUTE_S)
         if old is not None:

@@ -29,7 +29,6 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import StreamId
-from penstock.base.subjects import partition_subject
 from penstock.client import columns, reading
 from penstock.client.checks import milliseconds
 from penstock.client.errors import StagedLost, StreamChanged
@@ -128,7 +127,7 @@ class Staging:
 
     async def _stage(self, info: StreamInfo, data: Any, partition: int, deadline_s: float) -> Staged:
         number = reading.partition_number(info, partition)
-        table = columns.to_table(data, stream_subject=partition_subject(info.subject, number))
+        table = columns.to_table(data, stream_subject=info.config.subject_of(number))
         bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
         holder = await self._holder(info.stream_id, deadline_s)
         request = StageRequest(stream_id=holder.stream_id, partition=number)

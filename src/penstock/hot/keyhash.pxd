@@ -1,11 +1,9 @@
 # Types of C for keyhash.py.
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from penstock.hot cimport load
-from penstock.hot.load cimport loose_int32
 
-cdef int64_t _PARTITIONS_MAX
 cdef uint64_t _MASK
 cdef uint64_t _PRIME_1
 cdef uint64_t _PRIME_2
@@ -18,15 +16,9 @@ cpdef uint64_t xxh64(bytes key) except? 0
 cpdef int64_t partition_of(bytes key, int64_t partitions) except -1
 
 @cython.locals(
-    text=bytes, data="const unsigned char*", view="const unsigned char[::1]", numbers="const loose_int32*",
-    found=bytearray, out="unsigned char*", rows=Py_ssize_t, row=Py_ssize_t,
-)
-cpdef object partitions_of(object keys, object ends, int64_t partitions)
-
-@cython.locals(
     at=Py_ssize_t, value=uint64_t, lane_1=uint64_t, lane_2=uint64_t, lane_3=uint64_t, lane_4=uint64_t,
 )
-cdef uint64_t _hash(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+cdef uint64_t hash_of(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 cdef uint64_t _round(uint64_t lane, uint64_t word) noexcept
 cdef uint64_t _merge(uint64_t value, uint64_t lane) noexcept

@@ -1,8 +1,6 @@
-"""XXH64 with seed 0: which partition a key belongs to, the same in broker, client and Spark.
+"""XXH64 with seed 0, by which keys find their partitions (see `keymap`), the same in broker, client and Spark.
 
-Rules: `partition = XXH64(key, seed 0) mod partitions`. A key keeps its partition for as long as their number stays, so
-this function never changes. A column is hashed from its Arrow buffers, without an object per row. What a null is hashed
-as is what lies under it, in general no bytes: where nulls go is the caller's to say.
+Rules: what is stored lies where this function said, so it never changes.
 
 Theory: 32 bytes at a time go into four lanes, which are independent of each other, so that a processor works on all
 of them at once. What is left goes in by 8, 4 and 1 bytes, and the last step makes every bit depend on every other.
@@ -17,7 +15,6 @@ from penstock.hot import load
 
 _int = int
 
-_PARTITIONS_MAX = 2**31 - 1  # of a column: an int32
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _PRIME_1 = 0x9E37_79B1_85EB_CA87
 _PRIME_2 = 0xC2B2_AE3D_27D4_EB4F
@@ -28,36 +25,18 @@ _PRIME_5 = 0x27D4_EB2F_1656_67C5
 
 def xxh64(key: bytes) -> int:
     """The hash of one key."""
-    return _hash(key, 0, len(key))
+    return hash_of(key, 0, len(key))
 
 
 def partition_of(key: bytes, partitions: _int) -> int:
-    """The partition of one key."""
+    """The hash of one key mod `partitions`. For the keys of a stream see `keymap`, which knows of partitions added."""
     if partitions <= 0:
         raise ValueError(f"{partitions} partitions")
-    return _hash(key, 0, len(key)) % partitions
+    return hash_of(key, 0, len(key)) % partitions
 
 
-def partitions_of(keys: bytes | memoryview, ends: bytes | memoryview, partitions: _int) -> bytearray:
-    """The partition of each key of an Arrow `binary` or `utf8` column, as an int32 buffer.
-
-    `ends` holds the int32 value offsets, one more than rows. ValueError if they do not lie within `keys`.
-    """
-    text = bytes(keys)
-    view = memoryview(ends).cast("B")
-    rows = len(view) // 4 - 1
-    if not 0 < partitions <= _PARTITIONS_MAX or rows < 0:
-        raise ValueError(f"{partitions} partitions, {rows} rows")
-    numbers = load.int32s(view, 0, rows + 1)
-    if numbers[0] < 0 or numbers[rows] > len(text) or load.falls(numbers, rows + 1):
-        raise ValueError("value offsets that do not lie within the keys")
-    found = bytearray(4 * rows)
-    for row in range(rows):
-        load.put_int32(found, 4 * row, _hash(text, numbers[row], numbers[row + 1]) % partitions)
-    return found
-
-
-def _hash(text: bytes, begin: _int, end: _int) -> int:
+def hash_of(text: bytes, begin: _int, end: _int) -> int:
+    """The hash of text[begin:end], which the caller knows to be there."""
     at = begin
     if end - begin >= 32:
         lane_1 = (_PRIME_1 + _PRIME_2) & _MASK

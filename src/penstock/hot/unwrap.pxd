@@ -64,6 +64,7 @@ cdef class Opened:
     cdef bint goes_to_inbox(self, Py_ssize_t row) noexcept
     @cython.locals(place=Py_ssize_t)
     cdef bint is_expected_at(self, Py_ssize_t row, int64_t offset) except -1
+    cdef bint expects(self, Py_ssize_t row) except -1
     cdef Py_ssize_t key(self, Py_ssize_t row) noexcept
     cdef Py_ssize_t key_end(self, Py_ssize_t row) noexcept
     cdef Py_ssize_t correlation(self, Py_ssize_t row) noexcept

@@ -240,6 +240,10 @@ class Opened:
         place = self._numbers[row * _STRIDE + _EXPECTED]
         return place < 0 or self.expected[place] == offset
 
+    def expects(self, row: int) -> bool:
+        """Whether the publisher expects an offset."""
+        return self._numbers[row * _STRIDE + _EXPECTED] >= 0
+
     def key(self, row: int) -> int:
         """Where its key begins, or -1."""
         return self._numbers[row * _STRIDE + _KEY]

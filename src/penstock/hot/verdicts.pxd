@@ -45,6 +45,7 @@ cdef class Sorted:
     cdef readonly Py_ssize_t rollup_row
     cdef bint allows_ttls
     cdef bint allows_rollups
+    cdef bint competes
     cdef readonly bint needs_ids
     cdef readonly bint needs_lasts
     cdef readonly bint asks_older
@@ -158,6 +159,7 @@ cpdef Sorted sort(
     int64_t log_start,
     bint allows_ttls = *,
     bint allows_rollups = *,
+    bint competes = *,
 )
 
 @cython.locals(out=Sorted, opened=Opened)

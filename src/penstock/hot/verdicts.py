@@ -22,6 +22,7 @@ and handed back with the offset of the first; the id of one that becomes a row i
 | BAD_ROLLUP      | says that others are to go, but not which                  |                        |
 | ROLLUP_DISABLED | says it, and the stream does not allow it                  |                        |
 | BAD_TOMBSTONE   | says that its key is gone, and has a value; or says it not |                        |
+| COMPETING       | asks what only one log can know, and chance chose this one |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 
 Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
@@ -66,7 +67,8 @@ TTL_DISABLED = 18
 BAD_ROLLUP = 19
 ROLLUP_DISABLED = 20
 BAD_TOMBSTONE = 21
-LAST = BAD_TOMBSTONE
+COMPETING = 22
+LAST = COMPETING
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -115,8 +117,8 @@ class Sorted:
     """
 
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
-                 "_opened", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "duplicates", "group",
-                 "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused",
+                 "_opened", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes", "duplicates",
+                 "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused",
                  "reserved", "rollup_row", "rows")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
@@ -143,7 +145,7 @@ class Sorted:
         self.needs_lasts = self.asks_older = False
         self.duplicates: list[Refused] = []
         self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
-        self.allows_ttls = self.allows_rollups = False
+        self.allows_ttls = self.allows_rollups = self.competes = False
         self.rollup_row = -1
         self.refused: list[Refused] = []
         self.other_stream = 0
@@ -255,6 +257,8 @@ class Sorted:
             return UNSUPPORTED
         if level == _LEVEL_UNKNOWN:
             return BAD_ACK
+        if self.competes and self._asks_the_log(row):
+            return COMPETING
         if fields.ttl >= 0 and fields.ttl_end > fields.ttl:  # an empty one is none, as in JetStream
             verdict = self._of_ttl(text)
             if verdict != 0:
@@ -272,6 +276,17 @@ class Sorted:
             return WRONG_SEQUENCE
         verdict = self._of_ids(self.group.data, last_sequence) if fields.id >= 0 or fields.last_id >= 0 else 0
         return self._of_rollup(text) if verdict == 0 and fields.rollup >= 0 else verdict
+
+    def _asks_the_log(self, row: int) -> bool:
+        """Whether what becomes of the message depends on those before it."""
+        fields = self._fields
+        return (
+            fields.id_end > fields.id >= 0
+            or fields.last_id_end > fields.last_id >= 0
+            or fields.sequence_end > fields.sequence >= 0
+            or fields.subject_sequence_end > fields.subject_sequence >= 0
+            or (self._has_envelopes and self._opened.expects(row))
+        )
 
     def _of_ttl(self, text: bytes) -> int:
         """Whether the message may have its time to live."""
@@ -433,6 +448,7 @@ def sort(
     log_start: int,
     allows_ttls: bool = False,
     allows_rollups: bool = False,
+    competes: bool = False,
 ) -> Sorted:
     """The rows of `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
@@ -447,7 +463,7 @@ def sort(
     if opened is not None:
         group = opened.group
     out = Sorted(group, Group(group.data), opened, ids, tracks_ids, lasts, log_start)
-    out.allows_ttls, out.allows_rollups = allows_ttls, allows_rollups
+    out.allows_ttls, out.allows_rollups, out.competes = allows_ttls, allows_rollups, competes
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
     if out.needs_ids or out.needs_lasts:

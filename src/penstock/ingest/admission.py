@@ -48,7 +48,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
-from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, partition_subject, subject_mistake
+from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subject_mistake
 from penstock.batch.header import row_flags
 from penstock.hot import envelope_acks, refusals, unwrap, verdicts
 from penstock.hot.group import Group, TooLarge
@@ -85,6 +85,7 @@ class Rules:
     dedup_ids_max: int
     allows_ttls: bool
     allows_rollups: bool
+    competes: bool = False
 
     @property
     def dedup(self) -> tuple[int | None, int]:
@@ -101,11 +102,12 @@ class Rules:
             message_bytes_max=config.max_message_bytes,
             skips_reserved=begins_with_wildcard(config.subject),
             acks_envelopes=config.acks is not Acks.NEVER,
-            ack_head=envelope_acks.head(name, partition_subject(config.subject, partition).encode()),
+            ack_head=envelope_acks.head(name, config.subject_of(partition).encode()),
             dedup_window_us=None if config.dedup_window_ms is None else config.dedup_window_ms * 1_000,
             dedup_ids_max=config.dedup_ids_max,
             allows_ttls=config.allow_message_ttl,
             allows_rollups=config.allow_rollup,
+            competes=config.competes,
         )
 
 
@@ -149,7 +151,7 @@ def admit(
     found = sort(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start, rules.allows_ttls,
-        rules.allows_rollups,
+        rules.allows_rollups, rules.competes,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
@@ -231,6 +233,10 @@ def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
             return acks.error_body(rules.name, acks.bad_request("ack_policy must be 0 (leader), 1 (all) or 2 (none)"))
         case unwrap.BAD_ENTRY:
             text = "a header of the envelope cannot be one: a name is ASCII without space and colon, a value one line"
+            return acks.error_body(rules.name, acks.bad_request(text))
+        case verdicts.COMPETING:
+            text = "by chance the next try may come into another log of this stream or its group, which knows nothing "
+            text += "of this one: message ids and expected sequences are not for these"
             return acks.error_body(rules.name, acks.bad_request(text))
         case verdicts.WRONG_LAST_ID:
             return acks.error_body(rules.name, acks.wrong_last_msg_id())

@@ -2,7 +2,8 @@
 
 Rules: an index is made when it is first asked after a stream came or went, and then serves every question until the
 next one does. Neither a stream's name nor its subject nor the number of its partitions ever changes (`base/config.py`:
-ALTERABLE). Partition n listens on `<subject>.<n>`: what is stored there is found through the subject.
+ALTERABLE). Where partition n listens on `<subject>.<n>`, what is stored there is found through the subject; nothing is
+stored on the subject itself where nats-server maps it.
 
     orders.*.eu     ┐          orders ─┬─ * ── eu: {1}
     orders.>        ├─▶  root ─┤       └─ behind: {2}
@@ -19,6 +20,7 @@ from itertools import accumulate
 from penstock.base import limits
 from penstock.base.config import ALTERABLE
 from penstock.base.ids import StreamId
+from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import is_reserved
 from penstock.metadata.image import ClusterImage, StreamState
 
@@ -76,7 +78,7 @@ class Directory:
             steps = (name,) if is_hidden else (name, "*")
             tokens = [token.next[one] for token in tokens for one in steps if one in token.next]
         for token in tokens:
-            found += token.here
+            found += (one for one in token.here if _is_on_subject(image, one))
         return sorted((image.streams[stream_id] for stream_id in found), key=lambda state: state.name)
 
     def _look_at(self, image: ClusterImage) -> None:
@@ -85,12 +87,19 @@ class Directory:
             self._names = self._root = None
 
 
+def _is_on_subject(image: ClusterImage, stream_id: StreamId) -> bool:
+    """Whether one of its partitions listens on its very subject."""
+    return image.streams[stream_id].config.split.how is not PartitionBy.MAPPED
+
+
 def _with_partition(image: ClusterImage, name: str, stream_ids: Iterable[StreamId]) -> Iterator[StreamId]:
     """Those of these streams that have a partition of this number; its subject ends with it."""
-    if not name.isascii() or not name.isdecimal() or name[0] == "0" or len(name) > _DIGITS_MAX:
+    if not name.isascii() or not name.isdecimal() or (name[0] == "0" and name != "0") or len(name) > _DIGITS_MAX:
         return
     for stream_id in stream_ids:
-        if int(name) < len(image.streams[stream_id].partitions):
+        state = image.streams[stream_id]
+        split = state.config.split
+        if split.has_subjects and int(split.how is not PartitionBy.MAPPED) <= int(name) < len(state.partitions):
             yield stream_id
 
 

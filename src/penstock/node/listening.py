@@ -11,14 +11,16 @@ A leader without NATS is of no use: what was not listened to for NATS_ABSENT_MS 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
+from penstock.hot.group import Group
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
 from penstock.node.partition import Partition
+from penstock.node.shares import parted
 from penstock.node.step import Lane, Outbox
 from penstock.node.subscriptions import Subscriptions, Verdicts
 from penstock.vfs import Vfs
@@ -98,6 +100,20 @@ class Listening:
         """Another broker leads it from now on, and keeps the account of when nobody does."""
         if self.gaps.end(now.wall_us, partition.key) is not None:
             self._save()
+
+    def listen(self, partition: Partition) -> None:
+        """Ask NATS for what the partition stores."""
+        self.subscriptions.add(partition)
+
+    def heard(self, groups: Mapping[int, Group]) -> Iterator[tuple[Partition, Group]]:
+        """What one read of the connection brought, by subscription: whose it is."""
+        subscriptions = self.subscriptions
+        for sid, group in groups.items():
+            if (partition := subscriptions.by_sid.get(sid)) is not None:
+                yield partition, group
+            elif (channel := subscriptions.channels.get(sid)) is not None:
+                yield from parted(channel, group)
+            # else the last messages of a stream that was just deleted
 
     def listens(self, partition: Partition) -> bool:
         """Whether NATS was asked for its subscription."""

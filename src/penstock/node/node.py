@@ -290,7 +290,7 @@ class Node:
         if self._is_stopped:
             return  # a drain that took too long
         self._at(now)
-        if self._arrivals.add(groups.items()):
+        if self._arrivals.add((partition.sid, group) for partition, group in self._listening.heard(groups)):
             self._next_tick_us = now.elapsed_us  # what is not waited for is synced now as well: it holds its file open
 
     def _ingest(self, sid: int, group: Group, must: bool) -> bool:

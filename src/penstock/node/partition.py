@@ -23,8 +23,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Durability, Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, PartitionKey
-from penstock.base.subjects import partition_subject
+from penstock.base.ids import BrokerId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
 from penstock.batch.header import MAY_HOLD_IDS, asked_flags
@@ -108,7 +107,20 @@ class Partition:
     @property
     def subject(self) -> str:
         """Where it listens."""
-        return partition_subject(self.stream.config.subject, self.key.partition)
+        return self.stream.config.subject_of(self.key.partition)
+
+    @property
+    def queue(self) -> str | None:
+        """Whom it competes with for what is on its subject: the leaders of a group of streams, or of this one alone."""
+        config, state = self.stream.config, self.stream
+        if not config.competes:
+            return None
+        return config.group or f"_penstock.{state.stream_id}.{state.created_us}"
+
+    @property
+    def channel(self) -> StreamId | None:
+        """What those have in common who part one subscription between them: the stream, where each hears all of it."""
+        return self.key.stream_id if self.stream.config.split.is_by_leaders else None
 
     @property
     def label(self) -> str:

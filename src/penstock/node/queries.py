@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
-from penstock.base.subjects import partition_subject, subject_mistake
+from penstock.base.subjects import subject_mistake
 from penstock.batch import codec, compression
 from penstock.batch.codec import NOBODY, Buffer, Producer
 from penstock.batch.header import OF_ROWS, BatchHeader
@@ -168,7 +168,7 @@ class RowRules(NamedTuple):
     @classmethod
     def of(cls, config: StreamConfig, partition: int) -> RowRules:
         """Those of a partition of a stream."""
-        subject = partition_subject(config.subject, partition)
+        subject = config.subject_of(partition)
         return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup)
 
     def check(self, rows: Rows) -> Asked:

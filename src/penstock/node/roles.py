@@ -177,7 +177,7 @@ class Roles:
         if partition.is_deaf:
             return
         if not partition.is_mute:
-            self._listening.subscriptions.add(partition)
+            self._listening.listen(partition)
         if reason:
             self._listening.took_over(partition, self._clock(), reason)
 

@@ -39,16 +39,20 @@ class DiskWork:
 class Answers(msgspec.Struct, frozen=True, gc=False):
     """What publishers to one partition are told: ready-made PUB commands for NATS."""
 
-    sid: int  # of the partition's subscription
+    sid: int  # what the partition listens under
     commands: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscribe to a partition's subject, under an id that no other subscription of this run has had."""
+    """Subscribe to a partition's subject, under an id that no other subscription of this run has had.
+
+    `queue`: of those that subscribe with the same one, each message goes to one.
+    """
 
     sid: int
     subject: str
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

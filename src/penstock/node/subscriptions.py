@@ -6,6 +6,10 @@ answers in order but does not always say which SUB it refuses: so each SUB has a
 names nobody is about the oldest that waits for its barrier. What is refused is asked for again every
 NATS_SUBSCRIBE_RETRY_MS: permissions come back, other subscriptions end.
 
+Partitions of one stream that all hear its whole subject share a channel: one subscription, under an id of its own, so
+that each message comes to this broker once. Who joins a channel takes nothing of it before a barrier has come back, as
+if it had subscribed there: what came before may be another leader's, who has stored it.
+
 After a reconnect the link subscribes everything it was given by itself with one barrier; so whose turn to be asked for
 had not come is given to it when the connection is lost. If NATS refuses then without saying whom,
 everything is asked for again, one by one.
@@ -18,7 +22,7 @@ everything is asked for again, one by one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -28,18 +32,38 @@ from penstock.node.step import Barrier, Outbox, Subscribe, Unsubscribe
 
 
 class Listener(Protocol):
-    """Who has a subscription: a partition."""
+    """Who has a subscription, or a part in one: a partition."""
 
     sid: int
-    """Given by `Subscriptions.add`."""
+    """Given by `Subscriptions.add`: of its subscription, or of its part in a channel."""
 
     @property
     def subject(self) -> str:
         """What it listens to."""
         ...
 
+    @property
+    def queue(self) -> str | None:
+        """The queue group in which it does."""
+        ...
+
+    @property
+    def channel(self) -> Hashable | None:
+        """What those have in common who share a channel; None: it listens by itself."""
+        ...
+
 
 L = TypeVar("L", bound=Listener)
+
+
+@dataclass(slots=True, eq=False)
+class Channel(Generic[L]):
+    """One subscription of several listeners."""
+
+    sid: int
+    members: dict[L, bool]  # whether it takes what comes
+    is_asked: bool = False  # NATS was asked for it, and has not refused since
+    note: object = None  # for whoever parts what comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +87,9 @@ class Subscriptions(Generic[L]):
     """The subscriptions of all partitions that this broker leads. See the module's rules."""
 
     def __init__(self, outbox: Outbox, verdicts: Verdicts[L]) -> None:
-        self.by_sid: dict[int, L] = {}
+        self.by_sid: dict[int, L] = {}  # everybody, by the id given
+        self.channels: dict[int, Channel[L]] = {}  # by the id of the subscription
+        self._channels: dict[Hashable, Channel[L]] = {}
         self._outbox = outbox
         self._verdicts = verdicts
         self._refused: set[L] = set()
@@ -78,21 +104,49 @@ class Subscriptions(Generic[L]):
 
     def add(self, listener: L) -> None:
         """Subscribe, under a new id; the verdict comes once NATS is there."""
-        self._last_sid += 1
-        listener.sid = self._last_sid
+        listener.sid = self._new_sid()
         self.by_sid[listener.sid] = listener
+        if (key := listener.channel) is not None:
+            if (channel := self._channels.get(key)) is None:
+                channel = self._channels[key] = Channel(self._new_sid(), {})
+                self.channels[channel.sid] = channel
+            channel.members[listener] = not (self._is_up and channel.is_asked)
         if self._is_up:
             self._to_ask[listener] = None
             self._ask_more()
         else:
-            self._outbox.step.nats.append(Subscribe(listener.sid, listener.subject))
+            self._ask_first(listener)
+
+    def _new_sid(self) -> int:
+        self._last_sid += 1
+        return self._last_sid
+
+    def _ask_first(self, listener: L) -> None:
+        sid = listener.sid
+        if (channel := self._channel(listener)) is not None:
+            if channel.is_asked:
+                return
+            channel.is_asked, sid = True, channel.sid
+        self._outbox.step.nats.append(Subscribe(sid, listener.subject, listener.queue))
+
+    def _channel(self, listener: L) -> Channel[L] | None:
+        return None if listener.channel is None else self._channels[listener.channel]
 
     def remove(self, listener: L) -> None:
-        """End a subscription."""
-        if self.by_sid.pop(listener.sid, None) is not None:
-            self._refused.discard(listener)
-            self._to_ask.pop(listener, None)
-            self._outbox.step.nats.append(Unsubscribe(listener.sid))
+        """End a subscription, or its part in one."""
+        if self.by_sid.pop(listener.sid, None) is None:
+            return
+        self._refused.discard(listener)
+        self._to_ask.pop(listener, None)
+        sid = listener.sid
+        if (channel := self._channel(listener)) is not None:
+            del channel.members[listener]
+            if channel.members:
+                return
+            assert listener.channel is not None
+            del self._channels[listener.channel], self.channels[channel.sid]
+            sid = channel.sid
+        self._outbox.step.nats.append(Unsubscribe(sid))
 
     def up(self) -> None:
         """The link has subscribed everything by itself; some perhaps behind its own barrier: so one of ours follows."""
@@ -113,6 +167,9 @@ class Subscriptions(Generic[L]):
             self._give(listener)
         self._to_ask.clear()
         self._retry_us = None
+        for channel in self.channels.values():  # the next connection subscribes it anew, also where this one refused
+            channel.is_asked = True
+            channel.members.update(dict.fromkeys(channel.members, True))
 
     def reached(self, token: int, now: Now) -> None:
         """NATS has answered the barrier `token`. One of an earlier connection says nothing."""
@@ -122,6 +179,8 @@ class Subscriptions(Generic[L]):
         if listener is None:
             self._proven(now)
         elif listener.sid in self.by_sid and listener not in self._refused:
+            if (channel := self._channel(listener)) is not None:
+                channel.members[listener] = True
             self._verdicts.confirmed(listener, now)
         self._ask_more()
         if not self._is_settled and not self._asked and not self._to_ask:
@@ -130,6 +189,9 @@ class Subscriptions(Generic[L]):
 
     def refused(self, sid: int | None, reason: str, now: Now) -> None:
         """NATS refuses a subscription (None: it does not say which), or takes one away."""
+        if sid is not None and (channel := self.channels.get(sid)) is not None:
+            self._refused_channel(channel, reason, now)
+            return
         if sid is not None:
             listener = self.by_sid.get(sid)
             if listener is None:
@@ -139,10 +201,22 @@ class Subscriptions(Generic[L]):
         if listener is None:
             self._is_unclear = True
         elif listener.sid in self.by_sid:
-            self._refused.add(listener)
-            if self._retry_us is None:
-                self._retry_us = now.elapsed_us + limits.NATS_SUBSCRIBE_RETRY_MS * 1_000
-            self._verdicts.refused(listener, reason, now)
+            if (channel := self._channel(listener)) is not None:
+                self._refused_channel(channel, reason, now)
+            else:
+                self._refused_one(listener, reason, now)
+
+    def _refused_channel(self, channel: Channel[L], reason: str, now: Now) -> None:
+        channel.is_asked = False
+        for listener in list(channel.members):
+            channel.members[listener] = True  # whoever asks again gets what comes from then on
+            self._refused_one(listener, reason, now)
+
+    def _refused_one(self, listener: L, reason: str, now: Now) -> None:
+        self._refused.add(listener)
+        if self._retry_us is None:
+            self._retry_us = now.elapsed_us + limits.NATS_SUBSCRIBE_RETRY_MS * 1_000
+        self._verdicts.refused(listener, reason, now)
 
     def tick(self, now: Now) -> None:
         """Ask again for what was refused, when it is time."""
@@ -157,6 +231,8 @@ class Subscriptions(Generic[L]):
         rest = [one for one in self.by_sid.values() if one not in self._refused and one not in waiting]
         if self._is_unclear:
             self._is_unclear = False
+            for channel in self.channels.values():
+                channel.is_asked = False
             self._to_ask = {**dict.fromkeys(rest), **self._to_ask}
             return
         for listener in rest:
@@ -172,7 +248,12 @@ class Subscriptions(Generic[L]):
 
     def _give(self, listener: L) -> None:
         # One that NATS may have already would count twice against its limits.
-        self._outbox.step.nats += (Unsubscribe(listener.sid), Subscribe(listener.sid, listener.subject))
+        sid = listener.sid
+        if (channel := self._channel(listener)) is not None:
+            if channel.is_asked:
+                return
+            channel.is_asked, sid = True, channel.sid
+        self._outbox.step.nats += (Unsubscribe(sid), Subscribe(sid, listener.subject, listener.queue))
 
     def _ask_barrier(self, listener: L | None) -> None:
         self._last_token += 1

@@ -64,7 +64,7 @@ class Link:
         self._network = network
         self._server = server
         self._random = random
-        self._wanted: dict[int, str] = {}
+        self._wanted: dict[int, tuple[str, str | None]] = {}
         self._session: NatsSession | None = None
         self._connection: Connection | None = None
         self._rest = b""
@@ -95,11 +95,11 @@ class Link:
     def take(self, command: Subscribe | Unsubscribe | Barrier) -> None:
         """One command of a step."""
         match command:
-            case Subscribe(sid, subject):
+            case Subscribe(sid, subject, queue):
                 assert sid not in self._wanted
-                self._wanted[sid] = subject
+                self._wanted[sid] = subject, queue
                 if self._is_ready:
-                    self._ready.subscribe(sid, subject)
+                    self._ready.subscribe(sid, subject, queue)
             case Unsubscribe(sid):
                 self._wanted.pop(sid, None)
                 if self._is_ready:
@@ -174,8 +174,8 @@ class Link:
 
     def _event(self, event: SessionEvent) -> None:
         if isinstance(event, SessionReady):
-            for sid, subject in self._wanted.items():
-                self._ready.subscribe(sid, subject)
+            for sid, (subject, queue) in self._wanted.items():
+                self._ready.subscribe(sid, subject, queue)
             self._barriers[self._ready.barrier()] = None
         elif isinstance(event, BarrierReached):
             token = self._barriers.pop(event.token)

@@ -182,7 +182,7 @@ class Publishing:
         values = [f"{name}/{count}/{row}".encode() for row in range(_PIECE_ROWS)]
         for value in values:
             self._checks.sent[value] = generation.config.subject
-        subject = partition_subject(generation.config.subject, query.partition).encode()
+        subject = generation.config.subject_of(query.partition).encode()
         data = _batch([subject] * len(values), values)
 
         def staged(response: StageResponse) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.errors import ConfigError, PenstockError
-from penstock.base.subjects import is_wildcard, partition_subject
+from penstock.base.subjects import is_wildcard
 from penstock.client.partitioning import partitions_of
 from penstock.messages import StreamInfo
 
@@ -81,7 +81,7 @@ def shares(batch: pa.RecordBatch, streams: Mapping[str, StreamInfo], default: st
             raise BadRowsError(f"the column topic names stream {stream!r}, which is not there; make it first")
         count = max(1, len(info.partitions))
         try:
-            numbers = partitions_of(rows, count)
+            numbers = partitions_of(rows, info)
         except ValueError as error:
             raise BadRowsError(f"rows for stream {stream}: {error}") from None
         for number in sorted(pc.unique(numbers).to_pylist()):
@@ -116,7 +116,7 @@ def _binary(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 def _log_rows(rows: pa.RecordBatch, info: StreamInfo, partition: int) -> pa.RecordBatch:
     columns = [
-        _subjects(rows, partition_subject(info.subject, partition), info.name),
+        _subjects(rows, info.config.subject_of(partition), info.name),
         _binary(rows, "key"),
         _binary(rows, "value"),
         _blocks(rows),

@@ -177,8 +177,8 @@ async def test_every_mistake_of_a_config_is_told_before_anything_is_sent(
     ]
     with pytest.raises(penstock.InvalidConfig, match="durability: it is one of 'auto', 'fsync', 'os'"):
         await client.create_stream("orders", "orders", durability="sometimes")
-    with pytest.raises(penstock.InvalidConfig, match="partition_by: it is 'publisher'"):
-        await client.create_stream("orders", "orders", partition_by="key")
+    with pytest.raises(penstock.InvalidConfig, match="partition_by: 'colour' is none of publisher"):
+        await client.create_stream("orders", "orders", partition_by="colour")
     assert [type(request) for request in broker.requests] == [HelloRequest]
 
 

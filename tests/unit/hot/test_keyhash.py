@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.hot import keyhash
+from penstock.hot.keymap import KeyMap
 from tests import hot_modes
 
 SANITY = bytes(n * 167 % 251 for n in range(222))
@@ -48,21 +50,21 @@ def test_every_size_is_hashed_as_the_reference_does(size: int) -> None:
 def test_a_column_is_hashed_as_its_keys_are(keys: list[bytes], partitions: int) -> None:
     column = pa.array(keys, pa.binary())
     _, ends, values = column.buffers()
-    found = keyhash.partitions_of(values or b"", memoryview(ends)[: 4 * (len(keys) + 1)], partitions)
+    found = KeyMap((partitions,)).partitions_of(values or b"", memoryview(ends)[: 4 * (len(keys) + 1)])
     expected = [xxhash.xxh64_intdigest(key) % partitions for key in keys]
     assert list(memoryview(found).cast("i")) == expected
     assert [keyhash.partition_of(key, partitions) for key in keys] == expected
 
 
 def test_a_column_may_begin_in_the_middle_of_its_bytes() -> None:
-    found = keyhash.partitions_of(b"--abcd", struct.pack("<3i", 2, 4, 5), 1_000)
+    found = KeyMap((1_000,)).partitions_of(b"--abcd", struct.pack("<3i", 2, 4, 5))
     assert list(memoryview(found).cast("i")) == [keyhash.partition_of(b"ab", 1_000), keyhash.partition_of(b"c", 1_000)]
 
 
 @pytest.mark.parametrize("ends", [(0, 7), (-1, 3), (3, 2), (0, 5, 4, 6), (0, -(2**31)), (2**31 - 1, 2**31 - 1)])
 def test_value_offsets_outside_the_keys_are_refused(ends: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="value offsets"):
-        keyhash.partitions_of(b"123456", struct.pack(f"<{len(ends)}i", *ends), 4)
+        KeyMap((4,)).partitions_of(b"123456", struct.pack(f"<{len(ends)}i", *ends))
 
 
 @pytest.mark.parametrize("partitions", [0, -1])
@@ -70,12 +72,12 @@ def test_there_is_at_least_one_partition(partitions: int) -> None:
     with pytest.raises(ValueError, match="partitions"):
         keyhash.partition_of(b"k", partitions)
     with pytest.raises(ValueError, match="partitions"):
-        keyhash.partitions_of(b"k", struct.pack("<2i", 0, 1), partitions)
+        KeyMap((partitions,)).partitions_of(b"k", struct.pack("<2i", 0, 1))
 
 
 def test_a_column_has_at_least_one_value_offset() -> None:
-    with pytest.raises(ValueError, match="rows"):
-        keyhash.partitions_of(b"", b"", 4)
+    with pytest.raises(ValueError, match="value offsets"):
+        KeyMap((4,)).partitions_of(b"", b"")
 
 
 @hot_modes.needs_compiled
@@ -84,19 +86,24 @@ def test_both_modes_agree(data: bytes, ends: list[int], partitions: int) -> None
     packed = struct.pack(f"<{len(ends)}i", *ends)
     plain, running = hot_modes.plain("keyhash"), hot_modes.running("keyhash")
     assert running.xxh64(data) == plain.xxh64(data)
-    for name, arguments in (("partition_of", (data, partitions)), ("partitions_of", (data, packed, partitions))):
-        found = [hot_modes.outcome(getattr(module, name), *arguments) for module in (running, plain)]
-        assert found[0] == found[1]
+    found = [hot_modes.outcome(module.partition_of, data, partitions) for module in (running, plain)]
+    assert found[0] == found[1]
+
+    def column(module: Any) -> object:
+        return module.KeyMap((partitions,)).partitions_of(data, packed)
+
+    found = [hot_modes.outcome(column, of("keymap")) for of in (hot_modes.running, hot_modes.plain)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 2**31, 2**40])
 def test_a_column_has_no_more_partitions_than_it_can_name(partitions: int) -> None:
     with pytest.raises(ValueError, match="partitions"):
-        keyhash.partitions_of(b"a", struct.pack("<2i", 0, 1), partitions)
+        KeyMap((partitions,)).partitions_of(b"a", struct.pack("<2i", 0, 1))
 
 
 @pytest.mark.parametrize("shift", range(8))
 def test_value_offsets_may_lie_at_any_address(shift: int) -> None:
     ends = memoryview(bytes(shift) + struct.pack("<3i", 0, 2, 3))[shift:]
-    found = keyhash.partitions_of(b"abc", ends, 1_000)
+    found = KeyMap((1_000,)).partitions_of(b"abc", ends)
     assert list(memoryview(found).cast("i")) == [keyhash.partition_of(b"ab", 1_000), keyhash.partition_of(b"c", 1_000)]

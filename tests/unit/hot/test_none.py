@@ -22,6 +22,9 @@ sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
 checker = message.Checker(LAYOUT)
 """
 CALLS = (
+    "shares.split(None, keymap.KeyMap((1,)), 0, b'1')",
+    "shares.split(group, None, 0, b'1')",
+    "shares.split(group, keymap.KeyMap((1,)), 0, None)",
     "scan.scan(b'PING\\r\\n', 0, 6, None)",
     "scan.scan(None, 0, 0, scan.Frames())",
     "verdicts.sort(None, b's', True, 1, False, 0, True, None, False, None, 0)",
@@ -75,8 +78,10 @@ CALLS = (
     "join.Joiner(LAYOUT, checker).last(None)",
     "keyhash.xxh64(None)",
     "keyhash.partition_of(None, 1)",
-    "keyhash.partitions_of(None, bytes(8), 1)",
-    "keyhash.partitions_of(b'', None, 1)",
+    "keymap.KeyMap(None)",
+    "keymap.KeyMap((1,)).partition_of(None)",
+    "keymap.KeyMap((1,)).partitions_of(None, bytes(8))",
+    "keymap.KeyMap((1,)).partitions_of(b'', None)",
     "message.Checker(None)",
     "checker.header(None)",
     "checker.message(None)",

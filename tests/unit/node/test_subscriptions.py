@@ -18,6 +18,8 @@ class Listener:
 
     subject: str
     sid: int = 0
+    queue: str | None = None
+    channel: str | None = None
 
 
 class Recorder:
@@ -186,3 +188,86 @@ def test_an_id_is_never_used_again() -> None:
     assert list(seen.core.by_sid) == [1, 3]
     seen.core.refused(2, "permissions", NOW)
     assert seen.refused == []
+
+
+# Channels
+
+
+def shared(seen: Recorder) -> Listener:
+    """One more who hears the same subject as the others."""
+    listener = Listener("x", channel="s")
+    seen.core.add(listener)
+    return listener
+
+
+def subscribed(seen: Recorder) -> tuple[list[int], list[int]]:
+    """The subscriptions that are asked for now, and the barriers."""
+    commands = seen.outbox.take().nats
+    return [one.sid for one in commands if isinstance(one, Subscribe)], [
+        one.token for one in commands if isinstance(one, Barrier)
+    ]
+
+
+def test_who_hears_the_same_shares_a_subscription_and_joins_it_behind_a_barrier() -> None:
+    seen = Recorder()
+    seen.connect()
+    first = shared(seen)
+    (sid,), (barrier,) = subscribed(seen)
+    channel = seen.core.channels[sid]
+    assert channel.members == {first: True}  # nobody heard before it asked
+    seen.core.reached(barrier, NOW)
+    second = shared(seen)
+    asked, (barrier,) = subscribed(seen)
+    assert asked == []
+    assert channel.members == {first: True, second: False}
+    assert seen.confirmed == [first.sid]
+    seen.core.reached(barrier, NOW)
+    assert channel.members == {first: True, second: True}
+    assert seen.confirmed == [first.sid, second.sid]
+
+
+def test_the_last_of_a_channel_ends_its_subscription() -> None:
+    seen = Recorder()
+    seen.connect()
+    first, second = shared(seen), shared(seen)
+    (sid,), _ = subscribed(seen)
+    seen.core.remove(first)
+    assert seen.outbox.take().nats == []
+    seen.core.remove(second)
+    assert seen.outbox.take().nats == [Unsubscribe(sid)]
+    assert not seen.core.channels
+    assert not seen.core.by_sid
+
+
+def test_what_is_refused_to_a_channel_is_refused_to_all_and_asked_for_once_more() -> None:
+    seen = Recorder()
+    seen.connect()
+    members = [shared(seen) for _ in range(3)]
+    (sid,), tokens = subscribed(seen)
+    seen.core.refused(sid, "forbidden", NOW)
+    assert seen.refused == [one.sid for one in members]
+    for token in tokens:
+        seen.core.reached(token, NOW)
+    assert seen.confirmed == []
+    seen.core.tick(Now(0, limits.NATS_SUBSCRIBE_RETRY_MS * 1_000))
+    asked, tokens = subscribed(seen)
+    assert asked == [sid]
+    for token in tokens:
+        seen.core.reached(token, NOW)
+    assert seen.confirmed == [one.sid for one in members]
+
+
+def test_a_connection_that_is_lost_takes_the_wait_of_who_joins_with_it() -> None:
+    seen = Recorder()
+    seen.connect()
+    first = shared(seen)
+    (sid,), (barrier,) = subscribed(seen)
+    seen.core.reached(barrier, NOW)
+    second = shared(seen)
+    seen.core.lost()
+    seen.outbox.take()
+    assert seen.core.channels[sid].members == {first: True, second: True}
+    seen.core.up()
+    (proof,) = seen.tokens()
+    seen.core.reached(proof, NOW)
+    assert seen.confirmed[1:] == [first.sid, second.sid]

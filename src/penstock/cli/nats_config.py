@@ -1,0 +1,83 @@
+"""`penstock nats-config`: the subject mapping that has nats-server find the partition of each message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from penstock.base.partitioning import PartitionBy
+from penstock.base.subjects import is_wildcard
+from penstock.cli.failure import clearly
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, connected, examples
+
+if TYPE_CHECKING:
+    from penstock.base.config import StreamConfig
+
+EXAMPLES = examples(
+    "penstock stream create orders 'orders.*' --partitions 4 --partition-by mapped",
+    "penstock nats-config orders >> nats-server.conf",
+)
+_WEIGHTS_MAX = 100  # nats-server counts in whole percents
+
+
+@clearly
+def nats_config(
+    ctx: typer.Context,
+    name: StreamArgument,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Print the subject mapping for nats-server.conf that parts a stream's messages in nats-server.
+
+    Each message then goes to the leader of its partition alone, and no broker takes what it does not keep. By tokens, a
+    token keeps its partition: nats-server hashes all that a wildcard of the subject stands for. On a subject without
+    wildcards, chance decides.
+
+    It is for streams made with --partition-by mapped, or publisher on a subject without wildcards. Put it at the top of
+    nats-server.conf, or into an account, and reload nats-server. Other subscribers of the subject see the mapped one.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        info = client.stream(name, timeout=seconds)
+    typer.echo(mapping(info.config))
+
+
+def mapping(config: StreamConfig) -> str:
+    """The text for nats-server.conf. ValueError: nats-server cannot find this stream's partitions."""
+    split = config.split
+    if config.partitions == 1:
+        raise ValueError(f"stream {config.name} has one partition: there is nothing to map")
+    if not split.has_subjects:
+        text = f"stream {config.name} is made with --partition-by {config.partition_by}: its leaders find the partition"
+        how = "nats-server knows no keys and no ranges" if split.how in _UNKNOWN else _twin(config)
+        raise ValueError(f"{text}; {how}")
+    targets = [config.subject_of(number) for number in range(config.partitions)]
+    if is_wildcard(config.subject):
+        lines = [f'  "{config.subject}": "{_by_tokens(config)}"']
+    elif len(targets) > _WEIGHTS_MAX:
+        raise ValueError(f"nats-server parts by whole percents: not into {len(targets)} partitions by chance")
+    else:
+        lines = [f'  "{config.subject}": [']
+        base, more = divmod(100, len(targets))
+        for number, target in enumerate(targets):
+            lines.append(f"    {{ destination: {target}, weight: {base + (number < more)}% }}")
+        lines.append("  ]")
+    return "\n".join(["mappings: {", *lines, "}"])
+
+
+_UNKNOWN = (PartitionBy.KEY, PartitionBy.RANGE)
+
+
+def _twin(config: StreamConfig) -> str:
+    asked = f"penstock stream create NAME '{config.subject}' --partitions {config.partitions} --partition-by mapped"
+    return f"a stream that nats-server parts is another one: {asked}"
+
+
+def _by_tokens(config: StreamConfig) -> str:
+    tokens, count = [], 0
+    for token in config.subject.split("."):
+        count += token == "*"
+        tokens.append(f"{{{{wildcard({count})}}}}" if token == "*" else token)
+    numbers = ",".join(str(number) for number in range(1, count + 1))
+    return ".".join([*tokens, f"{{{{partition({config.partitions},{numbers})}}}}"])

@@ -1,0 +1,126 @@
+"""Whose is which message, where several partitions hear the same subject: a group of messages, parted by their keys.
+
+Rules: every message goes to exactly one partition, whoever looks, so each broker that leads some of a stream's
+partitions keeps what is theirs and passes over the rest, which others keep. The order of the wire stays. What decides
+is what is stored as the key: a header before an envelope. What cannot be a key, such as bad base64, is taken to the
+letter: then one partition refuses the message, and not all of them.
+
+| a stream splits by | what decides                                                                            |
+|--------------------|-----------------------------------------------------------------------------------------|
+| keys (`token` 0)   | the message's key; without one its subject                                              |
+| a token            | that one of its subject, counted from 1; nothing, where the subject has fewer           |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.hot import memory, places, unwrap
+from penstock.hot.group import Group, TooLarge
+from penstock.hot.headers import Fields
+from penstock.hot.keymap import KeyMap
+
+_DOT = 0x2E
+
+
+def split(group: Group, key_map: KeyMap, token: int, wanted: bytes) -> list[Group | None]:
+    """The messages of each partition, by number; None for those without, and for those not `wanted`: a 1 for each."""
+    if len(wanted) != key_map.partitions:
+        raise ValueError(f"{len(wanted)} marks for {key_map.partitions} partitions")
+    shares = _Shares(group, key_map, token, wanted)
+    shares.part()
+    for message in group.too_large:  # few: they were larger than what is read at once
+        shares.pass_on(message)
+    return shares.found
+
+
+class _Shares:
+    """One group on its way to its partitions."""
+
+    __slots__ = ("_fields", "_group", "_has_envelopes", "_key_map", "_opened", "_scratch", "_token", "_wanted", "found")
+
+    _opened: Any  # Opened; None where `_has_envelopes` says that there are none
+
+    def __init__(self, group: Group, key_map: KeyMap, token: int, wanted: bytes) -> None:
+        self.found: list[Any] = [None] * len(wanted)
+        self._group = group
+        self._key_map = key_map
+        self._token = token
+        self._wanted = wanted
+        self._fields = Fields()
+        self._scratch = bytearray()
+        self._opened = unwrap.unwrap(group) if token == 0 else None
+        self._has_envelopes = self._opened is not None
+
+    def part(self) -> None:
+        """Give each row to its partition."""
+        group = self._group
+        numbers = group.numbers
+        for row in range(group.count):
+            place = self._place_of(row)
+            if self._wanted[place] == 0:
+                continue
+            out = self.found[place]
+            if out is None:
+                out = self.found[place] = Group(group.data)
+            at = row * places.STRIDE
+            out.add(
+                numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3], numbers[at + 4], numbers[at + 5],
+                numbers[at + 6], numbers[at + 7], -1, -1, -1, -1,
+            )  # fmt: skip
+
+    def _place_of(self, row: int) -> int:
+        came = self._group
+        at = row * places.STRIDE
+        subject = came.numbers[at + places.SUBJECT]
+        subject_end = came.numbers[at + places.SUBJECT + 1]
+        if self._token > 0:
+            return self._by_token(came.data, subject, subject_end)
+        group = came
+        if self._has_envelopes:
+            group = self._opened.group  # the same rows; what headers stood in an envelope stand behind its bytes
+        headers = group.numbers[at + places.HEADERS]
+        if headers >= 0:
+            fields = self._fields
+            fields.read(group.data, headers, group.numbers[at + places.HEADERS + 1])
+            if fields.key >= 0:
+                return self._key_map.place(group.data, fields.key, fields.key_end)
+            if fields.encoded_key >= 0:
+                return self._by_encoded(group.data, fields.encoded_key, fields.encoded_key_end)
+        if self._has_envelopes and self._opened.key(row) >= 0:
+            return self._key_map.place(group.data, self._opened.key(row), self._opened.key_end(row))
+        return self._key_map.place(came.data, subject, subject_end)
+
+    def _by_token(self, text: bytes, begin: int, end: int) -> int:
+        for _ in range(self._token - 1):
+            dot = memory.find_byte(text, _DOT, begin, end)
+            begin = end if dot < 0 else dot + 1
+        dot = memory.find_byte(text, _DOT, begin, end)
+        return self._key_map.place(text, begin, end if dot < 0 else dot)
+
+    def _by_encoded(self, text: bytes, begin: int, end: int) -> int:
+        scratch = self._scratch
+        memory.cut(scratch, 0)
+        if memory.append_base64(scratch, text, begin, end):
+            return self._key_map.partition_of(bytes(scratch))
+        return self._key_map.place(text, begin, end)
+
+    def pass_on(self, message: TooLarge) -> None:
+        """Give one that is refused unseen to its partition, by what is known of it."""
+        subject, block = message.subject, message.headers or b""
+        fields = Fields()
+        fields.read(block, 0, len(block))
+        if self._token > 0:
+            place = self._by_token(subject, 0, len(subject))
+        elif fields.key >= 0:
+            place = self._key_map.place(block, fields.key, fields.key_end)
+        elif fields.encoded_key >= 0:
+            place = self._by_encoded(block, fields.encoded_key, fields.encoded_key_end)
+        else:
+            place = self._key_map.place(subject, 0, len(subject))
+        if self._wanted[place] == 0:
+            return
+        out = self.found[place]
+        if out is None:
+            out = self.found[place] = Group(self._group.data)
+        out.too_large.append(message)
