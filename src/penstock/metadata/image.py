@@ -49,6 +49,10 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         isr = replicas if isr is None else isr
         return cls(replicas, isr, (), isr[0], LeaderEpoch(1), 1)
 
+    def was_led_by(self, broker_id: BrokerId) -> bool:
+        """Whether that broker was the last to lead it: nobody leads when the last one in sync is gone."""
+        return self.leader == broker_id or (self.leader is None and self.isr == (broker_id,))
+
 
 class Truncated(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What comes before an offset of a partition was given up, by request; see `penstock.node.partition`."""
@@ -83,6 +87,13 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def name(self) -> str:
         """The stream's name, unique in the cluster."""
         return self.config.name
+
+    @property
+    def queue(self) -> str | None:
+        """The queue group of NATS in which its leaders listen: of a group of streams, or its own; None: in none."""
+        if not self.config.competes:
+            return None
+        return self.config.group or f"_penstock.{self.stream_id}.{self.created_us}"
 
     def with_partitions(self, partitions: tuple[PartitionState, ...]) -> StreamState:
         """This stream with its partitions in another state."""

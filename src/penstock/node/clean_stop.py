@@ -15,6 +15,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.base.ids import Incarnation
+from penstock.commitlog import Log, LogState
 from penstock.node.step import Outbox
 from penstock.vfs import Vfs
 
@@ -49,8 +50,13 @@ def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
 
 def mark_if_whole(vfs: Vfs, whole_since: Incarnation | None, partitions: Iterable[Partition], outbox: Outbox) -> None:
     """Make the mark, unless something is not on the disk: then the next start says so. Blocking."""
-    if whole_since is not None and all(one.is_on_disk for one in partitions):
+    if whole_since is not None and all(_is_on_disk(one.log) for one in partitions):
         try:
             mark_clean_stop(vfs, whole_since)
         except OSError as error:
             outbox.notice(f"cannot note that the broker stopped cleanly: {error}")
+
+
+def _is_on_disk(log: Log) -> bool:
+    """Whether everything that was written survives."""
+    return log.state is not LogState.FENCED and log.flushed_end == log.log_end

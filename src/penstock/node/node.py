@@ -195,7 +195,11 @@ class Node:
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
         self._listening.load(
             stream_ids=cluster.image.streams,
-            led=[one for one in self._partitions.values() if one.was_led_by(self._settings.broker_id)],
+            led=[
+                partition
+                for key, partition in self._partitions.items()
+                if partition.stream.partitions[key.partition].was_led_by(self._settings.broker_id)
+            ],
             last_sign_of_life_us=max(last_message_us, cluster.registered_us),
             now_us=now.wall_us,
         )

@@ -23,7 +23,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Durability, Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, PartitionKey, StreamId
+from penstock.base.ids import PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
 from penstock.batch.header import MAY_HOLD_IDS, asked_flags
@@ -111,11 +111,8 @@ class Partition:
 
     @property
     def queue(self) -> str | None:
-        """Whom it competes with for what is on its subject: the leaders of a group of streams, or of this one alone."""
-        config, state = self.stream.config, self.stream
-        if not config.competes:
-            return None
-        return config.group or f"_penstock.{state.stream_id}.{state.created_us}"
+        """In which queue group of NATS it listens."""
+        return self.stream.queue
 
     @property
     def channel(self) -> StreamId | None:
@@ -166,16 +163,6 @@ class Partition:
     def tells_flushes(self) -> bool:
         """Whether commits wait for the disks of followers."""
         return self.terms.durability is Durability.FSYNC
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether everything that was written survives."""
-        return self.log.state is not LogState.FENCED and self.log.flushed_end == self.log.log_end
-
-    def was_led_by(self, broker_id: BrokerId) -> bool:
-        """Whether that broker was the last to lead it, by the image: nobody leads when the last one in sync is gone."""
-        state = self.stream.partitions[self.key.partition]
-        return state.leader == broker_id or (state.leader is None and state.isr == (broker_id,))
 
     @property
     def is_replicated(self) -> bool:
