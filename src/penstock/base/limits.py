@@ -28,6 +28,7 @@ PARTITIONS_MAX = 100_000  # of all streams together: each costs a folder, a subs
 STREAM_PARTITIONS_MAX = 1_024  # of one stream
 REPLICAS_MAX = 7  # of one partition: each further one is another copy to send and to wait for
 REPLICAS_DEFAULT = 3  # where the cluster has so many brokers, whether they are there or not
+OBSERVERS_MAX = 16  # of one partition: the leader sends each a copy, too
 
 # Cluster
 BROKERS_MAX = 1_000  # all of one cluster, also those that are away
