@@ -23,7 +23,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Durability, Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, PartitionKey
+from penstock.base.ids import PartitionKey
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
@@ -50,7 +50,6 @@ from penstock.vfs import Vfs
 
 _WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
-
 NO_ROLLUP = -1  # no message is there that all before it are to go for, and that was not seen to yet
 UNKNOWN_ROLLUP = -2  # there may be one in the log
 
@@ -61,8 +60,8 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch", "leadership", "leads",
-        "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream",
+        "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch", "leadership",
+        "leads", "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream",
         "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
@@ -85,6 +84,7 @@ class Partition:
         self.cutting: Callable[[], None] | None = None  # what is to be done once no flush is under way
         self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
         self.visit_us: int | None = None  # when the next visit of its upkeep is planned, by the calendar
+        self.fresh_us: int | None = None  # up to when all that was committed is shown, while nobody is followed
         self.trouble = ""  # what the operator was last told
         self.fenced_told = False
         self.damage_told = 0  # how many ranges
@@ -148,7 +148,7 @@ class Partition:
         """Whether somebody waits for the disk of this broker."""
         if self.leadership is not None:
             return self.leadership.waits_for_own_disk
-        return self.following is not None and self.tells_flushes
+        return self.following is not None and self.tells_flushes and not self.following.is_observer
 
     @property
     def tells_flushes(self) -> bool:
@@ -160,15 +160,15 @@ class Partition:
         """Whether everything that was written survives."""
         return self.log.state is not LogState.FENCED and self.log.flushed_end == self.log.log_end
 
-    def was_led_by(self, broker_id: BrokerId) -> bool:
-        """Whether that broker was the last to lead it, by the image: nobody leads when the last one in sync is gone."""
-        state = self.stream.partitions[self.key.partition]
-        return state.leader == broker_id or (state.leader is None and state.isr == (broker_id,))
-
     @property
     def is_replicated(self) -> bool:
-        """Whether other brokers hold it, too."""
+        """Whether several brokers may lead it."""
         return len(self.stream.partitions[self.key.partition].replicas) > 1
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether several brokers have it, for readers at least."""
+        return len(self.stream.partitions[self.key.partition].holders) > 1
 
     @property
     def may_pass(self) -> bool:
@@ -177,7 +177,7 @@ class Partition:
 
     def _recovered_committed_end(self) -> int:
         """What may be read before anybody leads."""
-        if self.is_replicated:
+        if self.is_copied:
             return self.log.committed_end
         return self.log.log_end if self.terms.durability is Durability.OS else self.log.flushed_end
 

@@ -108,7 +108,7 @@ class Upkeep:
             self._heard.impeded(partition)
         if partition.waits_for_sync or partition.log.state is LogState.FENCED:
             self.flush(partition)
-        elif partition.is_replicated:
+        elif partition.is_replicated or partition.following is not None:
             self._flush_soon(partition)
 
     def _flush_soon(self, partition: Partition) -> None:

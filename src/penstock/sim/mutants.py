@@ -248,10 +248,10 @@ CLUSTER_MUTANTS = (
     Mutant(
         "a diverging fetch counts for committed_end",
         _SESSIONS,
-        "        if position.diverging is not None:\n            self._enqueue(session, leadership)",
+        "        if position.diverging is not None:\n            session.refused[key] = None",
         "        if position.diverging is not None:\n            leadership.fetched("
         "session.broker_id, session.incarnation, named.log_end, named.flushed_end, now_us)\n"
-        "            self._enqueue(session, leadership)",
+        "            session.refused[key] = None",
     ),
     Mutant(
         "committed_end counts replicas that are not in the ISR",
