@@ -46,8 +46,9 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
     `unreachable`: who may have led until lately, and is not reached now.
     """
     made = table(
-        "stream", "partition", "leader", "epoch", "replicas", "in sync", "behind", right=("partition", "epoch")
-    )
+        "stream", "partition", "leader", "epoch", "replicas", "in sync", "observers", "behind",
+        right=("partition", "epoch"),
+    )  # fmt: skip
     for info in infos:
         for part in info.partitions:
             is_gone = part.leader_id in unreachable
@@ -61,6 +62,7 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
                 cell(str(part.leader_epoch)),
                 cell(ids_text(part.replicas)),
                 cell(ids_text(part.isr), "green" if is_whole else "yellow"),
+                cell(ids_text(part.observers)),
                 cell(behind_text(part)),
             )
     return made
@@ -91,9 +93,9 @@ def ids_text(ids: Sequence[int]) -> str:
 
 
 def behind_text(part: PartitionInfo) -> str:
-    """Who of the followers lacks how many messages of the leader's."""
+    """Who of the followers and observers lacks how many messages of the leader's."""
     if not part.followers:
-        return UNKNOWN if len(part.replicas) > 1 else "-"
+        return UNKNOWN if len(part.replicas) + len(part.observers) > 1 else "-"
     late = [
         f"{one.broker_id}: {'not heard of' if one.lag is None else count_text(one.lag)}"
         + (", its disk takes nothing" if one.is_impeded else "")
@@ -111,6 +113,8 @@ def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
         f"{prefix}in sync": ids_text(part.isr),
         f"{prefix}behind": behind_text(part),
     }
+    if part.observers:
+        shown[f"{prefix}observers"] = ids_text(part.observers)
     if part.eligible:
         shown[f"{prefix}may lead too"] = f"{ids_text(part.eligible)}, until messages are acked again"
     return shown

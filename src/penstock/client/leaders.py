@@ -36,7 +36,7 @@ async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: 
 
 
 def _is_missed(part: PartitionInfo) -> bool:
-    return part.committed_end is None or (len(part.replicas) > 1 and not part.followers)
+    return part.committed_end is None or (len(part.replicas) + len(part.observers) > 1 and not part.followers)
 
 
 def _of_leaders(streams: Iterable[StreamInfo]) -> dict[PartitionKey, PartitionInfo]:
