@@ -45,10 +45,9 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
 
     `unreachable`: who may have led until lately, and is not reached now.
     """
-    made = table(
-        "stream", "partition", "leader", "epoch", "replicas", "in sync", "observers", "behind",
-        right=("partition", "epoch"),
-    )  # fmt: skip
+    are_observed = any(part.observers for info in infos for part in info.partitions)
+    names = ("stream", "partition", "leader", "epoch", "replicas", "in sync", *(["observers"] * are_observed), "behind")
+    made = table(*names, right=("partition", "epoch"))
     for info in infos:
         for part in info.partitions:
             is_gone = part.leader_id in unreachable
@@ -62,7 +61,7 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
                 cell(str(part.leader_epoch)),
                 cell(ids_text(part.replicas)),
                 cell(ids_text(part.isr), "green" if is_whole else "yellow"),
-                cell(ids_text(part.observers)),
+                *([cell(ids_text(part.observers))] * are_observed),
                 cell(behind_text(part)),
             )
     return made

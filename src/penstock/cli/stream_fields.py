@@ -122,7 +122,7 @@ FIELDS = (
         "observers",
         "--observers",
         "N",
-        "So many further brokers hold a copy of each partition for readers; they never lead, and no ack waits for them.",
+        "So many further brokers hold a copy of each partition for readers; they never lead, and no ack waits.",
         _count,
     ),
     Field(

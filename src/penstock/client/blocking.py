@@ -258,7 +258,8 @@ class Client:
 
     def messages(self, stream: StreamName, start: Start = EARLIEST, *, end: Start | None = None,
         partition: int | None = None, follow: bool = False, where: Filter | None = None,
-        read_from: ReadFrom | Which | None = None, timeout: float = 10.0) -> Generator[Message, None, None]:  # fmt: skip
+        read_from: ReadFrom | Which | None = None,
+        timeout: float = 10.0) -> Generator[Message, None, None]:  # fmt: skip
         """As `read`, one `Message` at a time."""
         options = {"end": end, "partition": partition, "follow": follow, "where": where, "timeout": timeout}
         for batch in self.read(stream, start, read_from=read_from, **options):  # type: ignore[arg-type]
