@@ -286,9 +286,8 @@ class Client:
         timeout: float = 10.0,
     ) -> Message:
         """The latest message of a key, or on a plain subject. MessageNotFound."""
-        return self._thread.run(
-            self._client.last(stream, key=key, subject=subject, partition=partition, timeout=timeout)
-        )
+        wanted: dict[str, Any] = {"key": key, "subject": subject, "partition": partition}
+        return self._thread.run(self._client.last(stream, timeout=timeout, **wanted))
 
     def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""
