@@ -150,7 +150,6 @@ async def test_consumers_of_observers_go_on_when_the_leader_is_killed(cluster: C
         await client.create_stream("orders", "orders", replicas=2, observers=1, min_isr=1)
         part = await all_have_joined(client, "orders")
         leader, observer = int(part.leader_id or 0), part.observers[0]
-        survivor = next(one for one in part.replicas if one != leader)
         async with cluster.client(observer) as reader:
             seen: list[list[tuple[int, bytes]]] = [[] for _ in range(6)]
             policies = ("followers", "any", ReadFrom("nearest", 30.0)) * 2
