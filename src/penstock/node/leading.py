@@ -179,6 +179,7 @@ class Leading:
         leadership = partition.leadership
         assert leadership is not None
         self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
+        self._sessions.image(leadership)
         if not self._sessions.leads(partition.key):
             self._answer_for(partition, leadership)  # it has observers by now
 

@@ -87,7 +87,8 @@ class Node:
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
-        self._fetches = Fetches(self._outbox, settings.format_version, lambda one: self._replicas.behind_us(one))
+        version = settings.format_version
+        self._fetches = Fetches(self._outbox, version, lambda: self._now, lambda one: self._replicas.as_of_us(one))
         self._listening = Listening(
             vfs,
             self._outbox,

@@ -242,17 +242,20 @@ class Replicas:
         failed = [key for key in self.streams.failures if self._broker_id in self._image().partition(*key).replicas]
         return self._log_ends.take(self.roles.live.keys(), failed)
 
-    def behind_us(self, partition: Partition) -> int | None:
-        """All that was committed so long ago is shown here; None: it is not known since when it is not.
+    def as_of_us(self, partition: Partition) -> int | None:
+        """All that was committed by then (elapsed time) is shown here; None: that is not known of any moment.
 
         See `penstock.replication.freshness`; a leader knows it of itself.
         """
         if partition.leadership is not None:
-            as_of_us = self.leading.as_of_us(partition)
-        elif partition.following is not None:
-            as_of_us = partition.following.freshness.as_of_us
-        else:
-            as_of_us = partition.fresh_us
+            return self.leading.as_of_us(partition)
+        if partition.following is not None:
+            return partition.following.freshness.as_of_us
+        return partition.fresh_us
+
+    def behind_us(self, partition: Partition) -> int | None:
+        """The same, as so long ago."""
+        as_of_us = self.as_of_us(partition)
         return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
 
     def has_nats(self) -> bool:

@@ -85,12 +85,13 @@ class Sessions:
         if self._led.pop(key, None) is None:
             return
         for session in self._sessions.values():
-            position = session.positions.get(key)
-            session.forget(key)
-            if position is not None:  # also if it is owed nothing: what else is said is not about this one any more
-                position.error = ErrorCode.FENCED_EPOCH
-                session.positions[key] = position
-                session.refused[key] = None
+            _refuse(session, key, ErrorCode.FENCED_EPOCH)
+
+    def image(self, leadership: Leadership) -> None:
+        """Who has it may have changed: who has it no more, and may not know, is answered for it no more."""
+        for session in self._sessions.values():
+            if session.broker_id not in leadership.holders:
+                _refuse(session, leadership.key, ErrorCode.UNKNOWN_EPOCH)
 
     def appended(self, leadership: Leadership) -> None:
         """Its log has grown: that is news for whoever has asked for it."""
@@ -380,6 +381,17 @@ class Sessions:
             size_bytes,
             is_settled=leadership.knows_latest,
         )
+
+
+def _refuse(session: FetchSession, key: PartitionKey, error: ErrorCode) -> None:
+    """Say so once, if it was named; also if it is owed nothing, for silence would say that there is nothing new."""
+    position = session.positions.get(key)
+    if position is None or position.error:
+        return
+    session.forget(key)
+    position.error = error
+    session.positions[key] = position
+    session.refused[key] = None
 
 
 def _forget_answered(session: FetchSession, key: PartitionKey, position: Position) -> None:
