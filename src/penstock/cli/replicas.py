@@ -61,7 +61,7 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
                 cell(str(part.leader_epoch)),
                 cell(ids_text(part.replicas)),
                 cell(ids_text(part.isr), "green" if is_whole else "yellow"),
-                *([cell(ids_text(part.observers))] * are_observed),
+                *([cell(observers_text(part))] * are_observed),
                 cell(behind_text(part)),
             )
     return made
@@ -91,6 +91,16 @@ def ids_text(ids: Sequence[int]) -> str:
     return ",".join(map(str, ids)) or "-"
 
 
+def observers_text(part: PartitionInfo) -> str:
+    """Who observes a partition, and how stale each may be at most, as it says."""
+    told = {one.broker_id: one.behind_us for one in part.followers}
+    texts = []
+    for one in part.observers:
+        behind_us = told.get(one)
+        texts.append(f"{one} ({UNKNOWN})" if behind_us is None else f"{one} ({behind_us / 1e6:.1f} s)")
+    return ", ".join(texts) or "-"
+
+
 def behind_text(part: PartitionInfo) -> str:
     """Who of the followers and observers lacks how many messages of the leader's."""
     if not part.followers:
@@ -113,7 +123,7 @@ def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
         f"{prefix}behind": behind_text(part),
     }
     if part.observers:
-        shown[f"{prefix}observers"] = ids_text(part.observers)
+        shown[f"{prefix}observed by"] = observers_text(part)
     if part.eligible:
         shown[f"{prefix}may lead too"] = f"{ids_text(part.eligible)}, until messages are acked again"
     return shown

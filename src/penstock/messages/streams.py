@@ -69,6 +69,7 @@ class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: BrokerIdField
     lag: Int64Field | None = None  # offsets that it is behind the leader's log end; None: not heard of in this epoch
     is_impeded: bool = False  # its log takes nothing: its disk is full, or has failed
+    behind_us: Int64Field | None = None  # of an observer, as it says itself to a client that asks it; see PartitionInfo
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
