@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
@@ -190,3 +190,39 @@ async def all_have_joined(client: aio.Client, name: str) -> PartitionInfo:
         return part if len(part.isr) == len(part.replicas) and len(part.followers) == 2 else None
 
     return await eventually(look, f"all replicas of {name} are in sync")
+
+
+@needs_time
+async def test_a_thousand_consumers_follow_one_partition_over_three_brokers(cluster: ClusterProcesses) -> None:
+    rounds, rows_each, readers, clients = 5, 20, 50, 20
+    end = rounds * rows_each
+    async with cluster.client(1) as writer, AsyncExitStack() as stack:
+        part = await observed(writer, "crowd", 2)
+        servers = [one.client_address for one in cluster.brokers.values()]
+        connected = [await stack.enter_async_context(aio.connect(servers)) for _ in range(clients)]
+        seen: list[list[int]] = [[] for _ in range(readers * clients)]
+
+        async def follow(client: aio.Client, rows: list[int]) -> None:
+            async for batch in client.read("crowd", follow=True, end=end, read_from="any", timeout=60):
+                rows += batch.column("offset").to_pylist()
+
+        async with asyncio.TaskGroup() as group:
+            for number, rows in enumerate(seen):
+                group.create_task(follow(connected[number % clients], rows))
+            for _ in range(rounds):
+                await writer.append("crowd", [{"value": b"x"}] * rows_each)
+
+                async def all_have_it(
+                    end: int = (await writer.stream("crowd")).partitions[0].committed_end or 0,
+                ) -> bool:
+                    return all(len(rows) >= end for rows in seen)
+
+                await eventually(all_have_it, "all consumers have this round")
+        assert all(rows == list(range(end)) for rows in seen)
+        fetched_bytes = {}
+        for number, broker in cluster.brokers.items():
+            async with await aio.connect(broker.client_address) as client:
+                fetched_bytes[number] = int((await client.status()).counters.get("fetched_bytes", 0))
+        assert sorted((*part.replicas, *part.observers)) == sorted(fetched_bytes)
+        shares = [one / sum(fetched_bytes.values()) for one in fetched_bytes.values()]
+        assert all(0.2 < share < 0.5 for share in shares), fetched_bytes
