@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from penstock.client.partitioning import (
         partitions_of as partitions_of,
     )
+    from penstock.client.read_from import ReadFrom as ReadFrom
     from penstock.client.staged_runs import (
         Published as Published,
     )
@@ -189,6 +190,7 @@ _MODULE_OF = {
     "PublishedQuery": "penstock.client.staging",
     "Staged": "penstock.client.staging",
     "Filter": "penstock.client.filters",
+    "ReadFrom": "penstock.client.read_from",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
@@ -244,6 +246,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "OutcomeUnknown",
     "NotEnoughReplicas",
     "Overloaded",
+    "ReadFrom",
     "ReadOnly",
     "StagedLost",
     "StorageFailed",

@@ -71,6 +71,7 @@ COMMANDS: dict[str, Command] = {
         assignments=((_broker(2), _broker(1), _broker(3)), (_broker(3), _broker(2), _broker(1))),
     ),
     "alter-stream": AlterStream(stream_id=5, changes={"max_bytes": 2**40, "allow_unclean_election": True}),
+    "alter-stream2": AlterStream(stream_id=5, changes={"observers": 1}, observers=((_broker(4),), (_broker(4),))),
     "delete-stream": DeleteStream(stream_id=5),
     "form-cluster": FormCluster(cluster_id="c-7f"),
     "register-broker": _register(2, "disk-2", rack="east"),
@@ -199,7 +200,15 @@ def archived_image() -> ClusterImage:
     return made
 
 
-IMAGES = (image, later_image, truncated_image, read_only_image, archived_image)
+def observed_image() -> ClusterImage:
+    """The same, once a further broker observes the stream."""
+    made = archived_image()
+    for command in (_register(4, "disk-4"), COMMANDS["alter-stream2"]):
+        made, _ = apply(made, made.index + 1, command)
+    return made
+
+
+IMAGES = (image, later_image, truncated_image, read_only_image, archived_image, observed_image)
 """By the number in the name of their file."""
 
 

@@ -20,6 +20,7 @@ from tests.compat.golden_metadata import (
     golden_bytes,
     image,
     later_image,
+    observed_image,
     read_only_image,
     truncated_image,
 )
@@ -53,6 +54,7 @@ def test_the_image_has_something_in_every_field() -> None:
     assert read_only_image().by_name("orders").intake_us
     assert len(archived_image().by_name("orders").archived) == 2
     assert truncated_image().by_name("orders").truncated
+    assert all(partition.observers for partition in observed_image().by_name("orders").partitions)
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)
 
 

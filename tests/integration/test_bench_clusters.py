@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.bench import catch_up, clusters, replicated
+from penstock.bench import catch_up, clusters, read_replicas, replicated
 from penstock.bench.generator import Load
 from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
 from penstock.bench.rounds import publish_measure
@@ -72,3 +72,13 @@ def test_a_broker_with_an_empty_disk_catches_up_while_messages_are_acked(tmp_pat
     assert figures["catch-up"].got > 0
     assert figures["catch-up"].at_least
     assert figures["catch-up-cpu"].got > 0
+
+
+@needs_time
+def test_reads_are_measured_over_one_replica_and_over_three(tmp_path: Path) -> None:
+    plan = read_replicas.Plan(size_bytes=1 << 20, consumers=6, rounds=1)
+    steps: list[str] = []
+    found = {one.name: one for one in read_replicas.run(plan, tmp_path, steps.append)}
+    assert len(steps) == plan.steps
+    assert set(found) == {"read-alone", "read-crowded", "read-spread", "read-share", "flat-alone", "flat-crowded"}
+    assert all(one.got > 0 for one in found.values())

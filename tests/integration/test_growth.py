@@ -9,6 +9,7 @@ import penstock
 from penstock import aio
 from penstock.client.growth import wait_for_more
 from penstock.client.ranges import LogRange, read_range_async
+from penstock.client.read_from import FOLLOWERS
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
@@ -50,7 +51,7 @@ async def test_a_range_comes_from_a_follower(cluster: ClusterProcesses) -> None:
         info = await client.stream("far")
         leader = int(info.partitions[0].leader_id or 0)
         assert len(info.partitions[0].isr) == 3
-        what = LogRange(info, 0, 0, 10_000, int(info.partitions[0].leader_epoch), from_follower=True)
+        what = LogRange(info, 0, 0, 10_000, int(info.partitions[0].leader_epoch), read_from=FOLLOWERS)
 
         async def leaves_the_leader_alone() -> bool:
             before = {number: await _fetched(one) for number, one in cluster.brokers.items()}

@@ -21,7 +21,7 @@ KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
 NEW_SEEDS = 8
 
 
-@pytest.mark.parametrize(("seed", "brokers"), [(0, 1), (1, 3)])
+@pytest.mark.parametrize(("seed", "brokers"), [(0, 1), (1, 3), (2, 5)])
 def test_nothing_is_lost_and_all_recovers(seed: int, brokers: int) -> None:
     result = run_seed(seed, brokers)
     assert result.error == ""
@@ -34,6 +34,13 @@ def test_nothing_is_lost_and_all_recovers(seed: int, brokers: int) -> None:
 def test_nothing_is_lost_in_seeds_that_no_other_code_had(number: int) -> None:
     seed = code_seed() + number
     assert run_seed(seed, 3).error == "", f"python -m penstock.sim --seed {seed}"
+
+
+@needs_time
+@pytest.mark.parametrize("number", range(NEW_SEEDS // 2))
+def test_observers_hold_what_they_promise_in_seeds_that_no_other_code_had(number: int) -> None:
+    seed = code_seed() + number
+    assert run_seed(seed, 5).error == "", f"python -m penstock.sim --brokers 5 --seed {seed}"
 
 
 def test_plans_are_kept() -> None:

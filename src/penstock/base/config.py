@@ -99,6 +99,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_message_ttl: bool = False  # whether messages may have a time to live of their own, in a Nats-TTL
     allow_rollup: bool = False  # whether older ones may go for a message, by a Nats-Rollup
     retain: Retain = Retain.LIMITS  # what the three limits may delete
+    observers: int = 0  # brokers beyond `replicas` that hold a copy of each partition for readers alone
 
     @property
     def split(self) -> Split:
@@ -144,12 +145,13 @@ ALTERABLE = frozenset(
         "allow_message_ttl",
         "allow_rollup",
         "retain",
+        "observers",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""
 
-ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability"})
-"""Those of them that a sealed stream can still change: who leads it, not what it holds."""
+ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability", "observers"})
+"""Those of them that a sealed stream can still change: who leads or copies it, not what it holds."""
 
 
 def field_type_mistake(name: str, value: object) -> str | None:
@@ -189,6 +191,7 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         ("segment_age_ms", config.segment_age_ms, 1, 2**53),
         ("partitions", config.partitions, 1, limits.STREAM_PARTITIONS_MAX),
         ("replicas", config.replicas, 1, limits.REPLICAS_MAX),
+        ("observers", config.observers, 0, limits.OBSERVERS_MAX),
         ("dedup_window_ms", config.dedup_window_ms, 1, 2**53),
         ("dedup_ids_max", config.dedup_ids_max, 1, limits.DEDUP_IDS_MAX),
         ("compaction_lag_ms", config.compaction_lag_ms, 0, 2**53),

@@ -61,6 +61,7 @@ class ErrorCode(StrEnum):
     NOT_ENOUGH_REPLICAS = "not_enough_replicas"
     CLUSTER_MISMATCH = "cluster_mismatch"  # a broker of another cluster, or with another's id
     NOT_YET = "not_yet"  # ahead of what this replica has: ask again, or another
+    TOO_STALE = "too_stale"  # this replica has not heard from its leader lately: ask that one, or another
     UNKNOWN_SESSION = "unknown_session"  # of fetches of a follower: it begins another
     VERSION_CONFLICT = "version_conflict"  # what was to be changed has changed meanwhile
     BROKER_UNAVAILABLE = "broker_unavailable"

@@ -30,6 +30,7 @@ KEY_MAP_VERSIONS_MAX = 16  # how often a stream has had another number of partit
 QUEUE_GROUP_CHARS_MAX = 128  # of the name of a group that streams join
 REPLICAS_MAX = 7  # of one partition: each further one is another copy to send and to wait for
 REPLICAS_DEFAULT = 3  # where the cluster has so many brokers, whether they are there or not
+OBSERVERS_MAX = 16  # of one partition: the leader sends each a copy, too
 
 # Cluster
 BROKERS_MAX = 1_000  # all of one cluster, also those that are away
@@ -362,6 +363,9 @@ RANGE_BATCH_BYTES_MAX = 64 * MIB  # beyond it a batch may have fewer rows
 PAYLOAD_PREVIEW_BYTES = 64  # of a value in a message's repr
 READ_PARTITIONS_AT_ONCE_MAX = 16  # of one reader: each may hold one answer
 READ_WAIT_MS = 5_000  # one long poll of a reader at the end of the log
+READ_STALENESS_MS_DEFAULT = 10_000  # a replica that may lack more is not read from, unless the reader says otherwise
+READ_REPLICA_S = 3.0  # beyond its wait, for an answer of a replica: then its leader is asked
+READ_REPLICAS_TRIED_MAX = 2  # for one fetch, before its leader is asked
 
 # Spark and lakes
 LAKE_FILE_BYTES_DEFAULT = 128 * MIB  # a file of a lake is about so large, where so much is archived at once

@@ -55,10 +55,42 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL),
 ]
+ReadFromOption = Annotated[
+    str,
+    typer.Option(
+        "--read-from",
+        metavar="leader|any|nearest|followers",
+        help="Which replicas to read from: the leader; any that is in sync or observes; the nearest of them, on the "
+        "rack of --rack; or any but the leader.",
+    ),
+]
+MaxStaleness = Annotated[
+    str,
+    typer.Option(
+        "--max-staleness",
+        metavar="DURATION",
+        help="Not from a replica that may lack what was committed so long ago; 'none': from any.",
+    ),
+]
+RackOption = Annotated[
+    str | None, typer.Option("--rack", metavar="NAME", help="Where this runs, for --read-from nearest.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 DEFAULT_TIMEOUT = "10s"
+
+
+def reads_from(which: str, max_staleness: str, rack: str | None) -> dict[str, Any]:
+    """What `connected` takes for these options."""
+    from penstock.cli.stream_fields import UNLIMITED
+    from penstock.client.read_from import ReadFrom
+
+    try:
+        staleness = None if max_staleness == UNLIMITED else parse_duration_us(max_staleness) / 1e6
+        return {"read_from": ReadFrom(which, staleness), "rack": rack}  # type: ignore[arg-type]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @contextmanager

@@ -19,10 +19,14 @@ from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
     Debug,
+    MaxStaleness,
+    RackOption,
+    ReadFromOption,
     Server,
     StreamArgument,
     connected,
     examples,
+    reads_from,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ EXAMPLES = examples(
     "penstock read orders --header Colour=red",
     "# and go on there the next time",
     "penstock read orders --group billing",
+    "# from a replica in this rack, if there is one",
+    "penstock read orders --follow --read-from nearest --rack a --max-staleness 2s",
     "# for pandas, Polars, DuckDB, ...",
     "penstock read orders --format arrow > orders.arrows",
 )
@@ -129,6 +135,9 @@ def read(
             "given several times: then all must be there.",
         ),
     ] = None,
+    read_from: ReadFromOption = "leader",
+    max_staleness: MaxStaleness = "10s",
+    rack: RackOption = None,
     server: Server = None,
     timeout: _ReadTimeout = None,
     debug: Debug = False,
@@ -154,7 +163,8 @@ def read(
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
     _check_group(group, {"--key": key, "--subject": subject, "--header": header})
-    with _in_range(group), connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
+    reads = reads_from(read_from, max_staleness, rack)
+    with _in_range(group), connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
         seen = _Seen()
         consuming: Consuming | None = None

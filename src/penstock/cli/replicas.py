@@ -45,9 +45,9 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
 
     `unreachable`: who may have led until lately, and is not reached now.
     """
-    made = table(
-        "stream", "partition", "leader", "epoch", "replicas", "in sync", "behind", right=("partition", "epoch")
-    )
+    are_observed = any(part.observers for info in infos for part in info.partitions)
+    names = ("stream", "partition", "leader", "epoch", "replicas", "in sync", *(["observers"] * are_observed), "behind")
+    made = table(*names, right=("partition", "epoch"))
     for info in infos:
         for part in info.partitions:
             is_gone = part.leader_id in unreachable
@@ -61,6 +61,7 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
                 cell(str(part.leader_epoch)),
                 cell(ids_text(part.replicas)),
                 cell(ids_text(part.isr), "green" if is_whole else "yellow"),
+                *([cell(observers_text(part))] * are_observed),
                 cell(behind_text(part)),
             )
     return made
@@ -90,10 +91,20 @@ def ids_text(ids: Sequence[int]) -> str:
     return ",".join(map(str, ids)) or "-"
 
 
+def observers_text(part: PartitionInfo) -> str:
+    """Who observes a partition, and how stale each may be at most, as it says."""
+    told = {one.broker_id: one.behind_us for one in part.followers}
+    texts = []
+    for one in part.observers:
+        behind_us = told.get(one)
+        texts.append(f"{one} ({UNKNOWN})" if behind_us is None else f"{one} ({behind_us / 1e6:.1f} s)")
+    return ", ".join(texts) or "-"
+
+
 def behind_text(part: PartitionInfo) -> str:
-    """Who of the followers lacks how many messages of the leader's."""
+    """Who of the followers and observers lacks how many messages of the leader's."""
     if not part.followers:
-        return UNKNOWN if len(part.replicas) > 1 else "-"
+        return UNKNOWN if len(part.replicas) + len(part.observers) > 1 else "-"
     late = [
         f"{one.broker_id}: {'not heard of' if one.lag is None else count_text(one.lag)}"
         + (", its disk takes nothing" if one.is_impeded else "")
@@ -111,6 +122,8 @@ def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
         f"{prefix}in sync": ids_text(part.isr),
         f"{prefix}behind": behind_text(part),
     }
+    if part.observers:
+        shown[f"{prefix}observed by"] = observers_text(part)
     if part.eligible:
         shown[f"{prefix}may lead too"] = f"{ids_text(part.eligible)}, until messages are acked again"
     return shown

@@ -151,6 +151,13 @@ FIELDS = (
         default="3, or as many as the cluster has brokers, with those that are away",
     ),
     Field(
+        "observers",
+        "--observers",
+        "N",
+        "So many further brokers hold a copy of each partition for readers; they never lead, and no ack waits.",
+        _count,
+    ),
+    Field(
         "min_isr",
         "--min-isr",
         "N",

@@ -33,6 +33,7 @@ from penstock.client.positions import Positions
 from penstock.client.producing import Producer
 from penstock.client.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value
+from penstock.client.read_from import ReadFrom, Which, read_from_of
 from penstock.client.routing import Routes
 from penstock.client.staging import Staging
 from penstock.client.tables import Table
@@ -194,6 +195,7 @@ class Client:
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
+        read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
@@ -204,31 +206,23 @@ class Client:
         Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
         rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
         With `where` only the messages that it lets through; a rare subject, and columns but `value`, cost less.
+        `read_from` says which replicas are read from: `ReadFrom`, or one of its words; None: as the client was told.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        reader = await self._reader(stream, start, end, partition, follow, batch_rows_max, columns, timeout, where)
-        async with reader:
+        asked = (follow, batch_rows_max, columns, timeout, where, read_from)
+        async with await self._reader(stream, start, end, partition, *asked) as reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     yield batch
 
-    async def messages(
-        self,
-        stream: StreamName,
-        start: Start = EARLIEST,
-        *,
-        end: Start | None = None,
-        partition: int | None = None,
-        follow: bool = False,
-        where: Filter | None = None,
-        timeout: float = 10.0,
-    ) -> AsyncGenerator[Message, None]:
+    async def messages(self, stream: StreamName, start: Start = EARLIEST, *, end: Start | None = None,
+        partition: int | None = None, follow: bool = False, where: Filter | None = None,
+        read_from: ReadFrom | Which | None = None, timeout: float = 10.0) -> AsyncGenerator[Message, None]:  # fmt: skip
         """As `read`, one `Message` at a time."""
-        rows_max = limits.READ_BATCH_ROWS_DEFAULT
-        reader = await self._reader(stream, start, end, partition, follow, rows_max, None, timeout, where)
-        async with reader:
+        asked = (follow, limits.READ_BATCH_ROWS_DEFAULT, None, timeout, where, read_from)
+        async with await self._reader(stream, start, end, partition, *asked) as reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     for message in batches.messages_of(batch):
@@ -486,14 +480,17 @@ class Client:
         columns: Iterable[str] | None,
         timeout: float,
         where: Filter | None = None,
+        read_from: ReadFrom | Which | None = None,
     ) -> reading.Reader:
         if batch_rows_max < 1:
             raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
-        wanted = wanted_columns(columns)
+        wanted, chosen = wanted_columns(columns), read_from_of(read_from)
         info = await self._streams.now(stream, timeout)
         link = self._link
         what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
-        return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where)
+        return reading.Reader(
+            link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where, read_from=chosen
+        )
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
         return await getting.get(self._link, self._streams, stream, which, partition, timeout)

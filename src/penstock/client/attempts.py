@@ -87,10 +87,7 @@ class Doubt:
 
 
 class Attempts:
-    """See the module. `key` is the partition whose leader is asked; None: any broker can answer.
-
-    `first` is asked before its leader, once, unless it has just failed: another one that holds the partition.
-    """
+    """See the module. `key` is the partition whose leader is asked; None: any broker can answer."""
 
     def __init__(
         self,
@@ -102,9 +99,7 @@ class Attempts:
         deadline_s: float,
         chance: Callable[[], float],
         doubt: Doubt | None = None,
-        first: str | None = None,
     ) -> None:
-        self._first = first
         self._view = view
         self._key = key
         self._what = what
@@ -121,7 +116,7 @@ class Attempts:
         self._last: Exception | None = None
         self._final: Exception | None = None
         self._doubted: tuple[str, RemoteError] | None = None
-        self._refresh = first is None and self._needs_leader()
+        self._refresh = self._needs_leader()
 
     def next(self, now_s: float, home: str | None = None) -> Action:
         """What to do now; `home` is the broker that is asked where any would do."""
@@ -139,9 +134,6 @@ class Attempts:
             self._last = error
         if now_s >= self._deadline_s:
             return GiveUp(self._exhausted())
-        first, self._first = self._first, None
-        if first is not None and not self._view.is_avoided(first, now_s):
-            return Ask(first)
         target = self._target(now_s, home)
         if target is not None and target not in self._asked:
             return Ask(target)

@@ -33,6 +33,7 @@ from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.known_producers import KnownProducer
 from penstock.client.publish_format import Ack, Acked, Value
+from penstock.client.read_from import ReadFrom, Which
 from penstock.client.reading import answers
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
 from penstock.client.values import (
@@ -62,6 +63,8 @@ def connect(
     nats: str | Sequence[str] | None = None,
     nats_options: Mapping[str, Any] | None = None,
     name: str = "penstock-python",
+    rack: str | None = None,
+    read_from: ReadFrom | Which = "leader",
     timeout: float = 10.0,
 ) -> Client:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
@@ -69,9 +72,12 @@ def connect(
     One broker is enough, and leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order,
     so that the client comes up while one of them is down.
     `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    `read_from`: which replicas readers read from that do not say it themselves; `rack`: where this program runs, for
+    those that read from the nearest one.
     Unavailable: no broker answers there. TimedOut: it does not answer in time.
     """
-    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout)
+    reads: dict[str, Any] = {"rack": rack, "read_from": read_from}
+    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout, **reads)
     thread = LoopThread()
     try:
         client = thread.run(opening.open())
@@ -231,6 +237,7 @@ class Client:
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
+        read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> Generator[pa.RecordBatch, None, None]:
         """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
@@ -241,27 +248,21 @@ class Client:
         Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
         rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
         With `where` only the messages that it lets through; a rare subject, and columns but `value`, cost less.
+        `read_from` says which replicas are read from: `ReadFrom`, or one of its words; None: as the client was told.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        wanted = (stream, start, end, partition, follow, batch_rows_max, columns, timeout, where)
+        wanted = (stream, start, end, partition, follow, batch_rows_max, columns, timeout, where, read_from)
         return self._iterate(answers(lambda: self._client._reader(*wanted)))  # noqa: SLF001 (the same client's face)
 
-    def messages(
-        self,
-        stream: StreamName,
-        start: Start = EARLIEST,
-        *,
-        end: Start | None = None,
-        partition: int | None = None,
-        follow: bool = False,
-        where: Filter | None = None,
-        timeout: float = 10.0,
-    ) -> Generator[Message, None, None]:
+    def messages(self, stream: StreamName, start: Start = EARLIEST, *, end: Start | None = None,
+        partition: int | None = None, follow: bool = False, where: Filter | None = None,
+        read_from: ReadFrom | Which | None = None,
+        timeout: float = 10.0) -> Generator[Message, None, None]:  # fmt: skip
         """As `read`, one `Message` at a time."""
         options = {"end": end, "partition": partition, "follow": follow, "where": where, "timeout": timeout}
-        for batch in self.read(stream, start, **options):  # type: ignore[arg-type]
+        for batch in self.read(stream, start, read_from=read_from, **options):  # type: ignore[arg-type]
             yield from messages_of(batch)
 
     def table(self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0) -> Table:
@@ -285,9 +286,8 @@ class Client:
         timeout: float = 10.0,
     ) -> Message:
         """The latest message of a key, or on a plain subject. MessageNotFound."""
-        return self._thread.run(
-            self._client.last(stream, key=key, subject=subject, partition=partition, timeout=timeout)
-        )
+        wanted: dict[str, Any] = {"key": key, "subject": subject, "partition": partition}
+        return self._thread.run(self._client.last(stream, timeout=timeout, **wanted))
 
     def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""

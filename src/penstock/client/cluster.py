@@ -12,6 +12,7 @@ named stay candidates for ever: all else that is known may be out of date.
 |-------------------------------------|---------------------------------|---------------------------------------------|
 | cluster id, broker id of an address | hello                           | where that broker is reached                |
 | brokers, and whether they live      | metadata                        | the candidates                              |
+| in-sync replicas, observers, racks  | metadata                        | who can be read from beside the leader      |
 | leader, leader epoch                | a stream's info in any answer   | who leads, unless its epoch is older        |
 | leader, its address, leader epoch   | the details of `not_leader`     | the same                                    |
 | leader epoch                        | what a leader answers           | who answered leads, if its epoch is newer   |
@@ -50,14 +51,16 @@ class ClusterView:
         self.servers = tuple(servers)
         self.cluster_id: str | None = None
         self.brokers_learned_s: float | None = None
-        self._chance = chance
+        self.chance = chance
         self._advertised: dict[BrokerId, str] = {}
         self._is_live: dict[BrokerId, bool] = {}
+        self._racks: dict[BrokerId, str | None] = {}
         self._id_at: dict[str, BrokerId] = {}  # by hello
         self._reached: dict[BrokerId, str] = {}
         self._candidates: tuple[str, ...] | None = None  # kept until one of the four above changes
         self._failed_s: dict[str, float] = {}
         self._leaders: dict[PartitionKey, Leader] = {}
+        self._holders: dict[PartitionKey, tuple[BrokerId, ...]] = {}  # in sync, or observers: who can be read from
         self._names: dict[StreamId, str] = {}
 
     # What there is
@@ -83,7 +86,7 @@ class ClusterView:
         def rank(address: str) -> tuple[bool, bool, bool, bool, float]:
             broker_id = self._id_at.get(address)
             is_dead = broker_id is not None and not self._is_live.get(broker_id, True)
-            return address in avoid, self.is_avoided(address, now_s), is_dead, address != home, self._chance()
+            return address in avoid, self.is_avoided(address, now_s), is_dead, address != home, self.chance()
 
         return min(self.candidates(), key=rank)
 
@@ -105,6 +108,18 @@ class ClusterView:
         if advertised is None or self._id_at.get(advertised, broker_id) != broker_id:
             return None
         return advertised
+
+    def holders(self, key: PartitionKey) -> tuple[BrokerId, ...]:
+        """Who has what is committed of a partition, as far as is known: the ISR, then the observers."""
+        return self._holders.get(key, ())
+
+    def is_live(self, broker_id: BrokerId) -> bool:
+        """Whether nothing is known against it."""
+        return self._is_live.get(broker_id, True)
+
+    def rack_of(self, broker_id: BrokerId) -> str | None:
+        """Where that broker is."""
+        return self._racks.get(broker_id)
 
     def leader(self, key: PartitionKey) -> Leader | None:
         """Who leads, as far as is known; None: nothing is known of that partition."""
@@ -171,6 +186,7 @@ class ClusterView:
             self._candidates = None
             self._advertised = {one.broker_id: one.address for one in found}
             self._is_live = {one.broker_id: one.is_live for one in found}
+            self._racks = {one.broker_id: one.rack for one in found}
 
     def learn_stream(self, stream: StreamInfo, answered_by: str | None, now_s: float) -> None:
         """A stream and who leads its partitions; `answered_by` is a broker's address (None: heard of it long ago)."""
@@ -180,6 +196,10 @@ class ClusterView:
         for partition in stream.partitions:
             key = PartitionKey(stream.stream_id, partition.partition)
             leader = self._leader_of(partition, answered_by)
+            if answered_by is not None or key not in self._holders:
+                self._holders.pop(key, None)
+                self._holders[key] = (*partition.isr, *partition.observers)
+                _bound(self._holders, limits.CLIENT_PARTITIONS_MAX)
             if answered_by is not None:
                 self._learn(key, leader, partition.leader_epoch, now_s, partition.state_reason)
             elif leader is not None and key not in self._leaders:

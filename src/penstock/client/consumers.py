@@ -25,6 +25,7 @@ from penstock.client.keywords import ConsumerOptions
 from penstock.client.members import Member
 from penstock.client.positions import Positions, check_group, mark_of
 from penstock.client.progress import Mark, Progress
+from penstock.client.read_from import ReadFrom, read_from_of
 from penstock.client.reading import Plan, Reader, find_place, partition_number, plan
 from penstock.client.values import Message, Start, StreamName
 from penstock.messages import StreamInfo
@@ -49,6 +50,7 @@ class Wanted(NamedTuple):
     columns: list[str] | None
     checkpoint_interval_s: float
     session_s: float
+    read_from: ReadFrom | None
 
 
 def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, options: ConsumerOptions) -> Wanted:
@@ -67,6 +69,7 @@ def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, optio
         wanted_columns(options.get("columns")),
         options.get("checkpoint_interval", 5.0),
         options.get("session", limits.GROUP_SESSION_MS_DEFAULT / 1_000),
+        read_from_of(options.get("read_from")),
     )
     if asked.batch_rows_max < 1:
         raise ValueError(f"batch_rows_max is {asked.batch_rows_max}; a batch has at least one row")
@@ -173,7 +176,12 @@ class Consumer:
         await self._commit()
         if plans:
             reader = Reader(
-                link, plans, batch_rows_max=wanted.batch_rows_max, columns=self._columns, timeout_s=wanted.timeout_s
+                link,
+                plans,
+                batch_rows_max=wanted.batch_rows_max,
+                columns=self._columns,
+                timeout_s=wanted.timeout_s,
+                read_from=wanted.read_from,
             )
             self._reader = await reader.__aenter__()
 

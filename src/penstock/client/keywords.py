@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
 from penstock.base.config import Acks, Compression, Durability, Retain, Storage
+from penstock.client.read_from import ReadFrom, Which
 from penstock.client.values import Envelope
 
 
@@ -34,6 +35,7 @@ class StreamChanges(TypedDict, total=False):
     allow_message_ttl: bool
     allow_rollup: bool
     retain: Retain | Literal["limits", "until-archived"]
+    observers: int
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -45,6 +47,7 @@ class ConsumerOptions(TypedDict, total=False):
     columns: Iterable[str] | None
     checkpoint_interval: float
     session: float
+    read_from: ReadFrom | Which | None
 
 
 class StreamOptions(StreamChanges, total=False):

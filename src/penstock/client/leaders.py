@@ -1,8 +1,9 @@
-"""What only leaders know of streams, put beside what the broker said that was asked.
+"""What only leaders know of streams, and observers of themselves, put beside what the broker said that was asked.
 
 Rules: any broker knows who leads a partition; what it holds is told by its leader, and how far the followers are by
-nobody else. All leaders are asked at once, and none is waited for longer than LEADERS_ASK_S: of one that does not
-answer, what is not known stays None. What is wrong with the copy of the broker that was asked is kept.
+nobody else; how stale an observer may be, it knows itself. All leaders are asked at once, then all observers, and none
+is waited for longer than LEADERS_ASK_S: of one that does not answer, what is not known stays None. What is wrong with
+the copy of the broker that was asked is kept.
 """
 
 from __future__ import annotations
@@ -26,17 +27,52 @@ async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: 
         for part in info.partitions:
             if _is_missed(part) and (address := link.address_of_leader(part)):
                 names.setdefault(address, {})[info.name] = None
-    if not names:
-        return list(streams)
+    told = _of_leaders(info for infos in (await _asked(link, names, timeout_s)).values() for info in infos)
+    return await _told_by_observers(link, [_completed(info, told) for info in streams], timeout_s)
+
+
+async def _asked(link: Link, names: dict[str, dict[str, None]], timeout_s: float) -> dict[str, tuple[StreamInfo, ...]]:
+    """What the brokers at these addresses say of these streams; who does not answer is left out."""
     requests = {address: MetadataRequest(names=tuple(found)) for address, found in names.items()}
     wait_s = min(timeout_s, limits.LEADERS_ASK_S)
     answers = await asyncio.gather(*(link.ask_at(*one, wait_s) for one in requests.items()))
-    told = _of_leaders(info for answer in answers if answer is not None for info in answer.streams)
-    return [_completed(info, told) for info in streams]
+    return {one: answer.streams for one, answer in zip(requests, answers, strict=True) if answer is not None}
+
+
+async def _told_by_observers(link: Link, streams: list[StreamInfo], timeout_s: float) -> list[StreamInfo]:
+    """With what observers say of themselves, where there are any."""
+    names: dict[str, dict[str, None]] = {}
+    for info in streams:
+        for part in info.partitions:
+            for one in part.observers:
+                if (address := link.view.address_of(one)) is not None:
+                    names.setdefault(address, {})[info.name] = None
+    if not names:
+        return streams
+    behind_us: dict[tuple[str, PartitionKey], int | None] = {}
+    for address, infos in (await _asked(link, names, timeout_s)).items():
+        for info in infos:
+            for part in info.partitions:
+                behind_us[address, PartitionKey(info.stream_id, part.partition)] = part.behind_us
+
+    def observed(info: StreamInfo, part: PartitionInfo) -> PartitionInfo:
+        key = PartitionKey(info.stream_id, part.partition)
+        followers = [
+            msgspec.structs.replace(one, behind_us=behind_us.get((link.view.address_of(one.broker_id) or "", key)))
+            if one.broker_id in part.observers
+            else one
+            for one in part.followers
+        ]
+        return msgspec.structs.replace(part, followers=tuple(followers))
+
+    return [
+        msgspec.structs.replace(info, partitions=tuple(observed(info, part) for part in info.partitions))
+        for info in streams
+    ]
 
 
 def _is_missed(part: PartitionInfo) -> bool:
-    return part.committed_end is None or (len(part.replicas) > 1 and not part.followers)
+    return part.committed_end is None or (len(part.replicas) + len(part.observers) > 1 and not part.followers)
 
 
 def _of_leaders(streams: Iterable[StreamInfo]) -> dict[PartitionKey, PartitionInfo]:

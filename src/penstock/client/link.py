@@ -22,6 +22,7 @@ from penstock.client.cluster import ClusterView
 from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, uninitialised
 from penstock.client.connections import Connections
 from penstock.client.errors import Unavailable
+from penstock.client.read_from import LEADER, ReadFrom
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamResponse,
@@ -77,7 +78,18 @@ _Told = tuple[str, Exception | None]  # the broker at that address has said who 
 class Link:
     """See the module. `await link.connect(…)` first."""
 
-    def __init__(self, servers: Sequence[str], name: str, version: str, *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        name: str,
+        version: str,
+        *,
+        rng: random.Random | None = None,
+        rack: str | None = None,
+        read_from: ReadFrom = LEADER,
+    ) -> None:
+        self.rack = rack  # where the client is, for its readers
+        self.read_from = read_from  # that of readers that do not say
         self._rng = rng or random.Random()  # noqa: S311 (spreads load and waiting times, keeps no secret)
         self.view = ClusterView(servers, self._rng.random)
         self._name = name
@@ -160,11 +172,8 @@ class Link:
         timeout_s: float,
         raw: Raw = b"",
         doubt: Doubt | None = None,
-        first: str | None = None,
     ) -> tuple[R, bytes | memoryview]:
         """The answer and its raw part. `doubt` is told where a broker may have done it that gave no answer.
-
-        `first`: a broker that is asked before the partition's leader, HOST:PORT; it has a replica, too.
 
         RemoteError: refused, or TimedOut. Unavailable: no broker to be reached in time. OutcomeUnknown: the connection
         broke when an append had been sent.
@@ -183,16 +192,14 @@ class Link:
             deadline_s=deadline_s,
             chance=chance,
             doubt=doubt,
-            first=first,
         )
         if not isinstance(request, MetadataRequest):
-            self._refresh_if_old(key, clock.time())
+            self.refresh_if_old(key, clock.time())
         while True:
             self._check_open()
             match attempts.next(clock.time(), self._home):
                 case Ask(address):
-                    leads, first = first is None, None  # who is asked first does not lead, whatever it answers
-                    answer = await self._ask(address, request, raw, deadline_s, attempts, leads=leads)
+                    answer = await self._ask(address, request, raw, deadline_s, attempts)
                     if answer is not None:
                         return cast("tuple[R, bytes | memoryview]", answer)
                 case Refresh(avoid):
@@ -240,7 +247,7 @@ class Link:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(
-        self, address: str, request: Request, raw: Raw, deadline_s: float, attempts: Attempts, *, leads: bool
+        self, address: str, request: Request, raw: Raw, deadline_s: float, attempts: Attempts
     ) -> Answer | None:
         clock = asyncio.get_running_loop()
         try:
@@ -258,8 +265,7 @@ class Link:
             attempts.refused(address, error, clock.time())
         else:
             self.view.works(address)
-            if leads:
-                self._learn(request, answer[0], address)
+            self._learn(request, answer[0], address)
             return answer
         return None
 
@@ -289,8 +295,9 @@ class Link:
 
     # Who leads
 
-    def _refresh_if_old(self, key: PartitionKey | None, now_s: float) -> None:
-        if now_s >= self._refresh_due_s and self.view.is_old(key, now_s):
+    def refresh_if_old(self, key: PartitionKey | None, now_s: float, *, is_wrong: bool = False) -> None:
+        """Ask who leads, and who else has it, beside the work, if that was learnt long ago, or `is_wrong`."""
+        if now_s >= self._refresh_due_s and (is_wrong or self.view.is_old(key, now_s)):
             self._refresh_due_s = now_s + _REFRESH_AGAIN_S
             self._refresh_soon(key)
 

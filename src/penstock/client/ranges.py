@@ -7,7 +7,6 @@ however little one fetch brings: what follows on, in Python or in Java, costs so
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +17,9 @@ from penstock.client.batches import Range
 from penstock.client.checks import wanted_columns
 from penstock.client.errors import LogTruncated, OffsetOutOfRange
 from penstock.client.filters import Filter
-from penstock.client.link import Link
+from penstock.client.read_from import LEADER, ReadFrom
 from penstock.client.reading import Plan, Reader, answers, find_place, out_of_range, partition_number
-from penstock.messages import FetchRequest, FetchResponse, PartitionInfo, StreamInfo
+from penstock.messages import FetchRequest, FetchResponse, StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +37,7 @@ class LogRange(NamedTuple):
     start: int
     end: int
     leader_epoch: int | None = None
-    from_follower: bool = False  # where there is one: its leader then has this much less to do
+    read_from: ReadFrom = LEADER  # `FOLLOWERS`: its leader then has this much less to do
 
 
 class Joining:
@@ -165,16 +164,14 @@ async def _reader(
         if what.end > place.committed_end:
             raise out_of_range(what.end, place.log_start, place.committed_end)
         epoch = place.leader_epoch
-    replica = _follower(link, stream.partitions[number]) if what.from_follower else None
     bounds = Range(what.start, what.end)
-    plan = Plan(stream.stream_id, stream.name, number, bounds, LeaderEpoch(epoch), False, False, replica)
+    plan = Plan(stream.stream_id, stream.name, number, bounds, LeaderEpoch(epoch), False, False)
     return Reader(
-        link, [plan], batch_rows_max=batch_rows_max, columns=wanted_columns(columns), timeout_s=timeout_s, where=where
+        link,
+        [plan],
+        batch_rows_max=batch_rows_max,
+        columns=wanted_columns(columns),
+        timeout_s=timeout_s,
+        where=where,
+        read_from=what.read_from,
     )
-
-
-def _follower(link: Link, part: PartitionInfo) -> str | None:
-    """Where a follower that is in sync is reached, another one each time; None: there is none, or that is not known."""
-    known = (link.view.address_of(one) for one in part.isr if one != part.leader_id)
-    addresses = [address for address in known if address is not None]
-    return random.choice(addresses) if addresses else None  # noqa: S311 (spreads load)

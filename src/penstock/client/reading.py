@@ -26,14 +26,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
-from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.client import batches, projecting
 from penstock.client.batches import Range
 from penstock.client.errors import OffsetOutOfRange, TimedOut
 from penstock.client.filters import Filter
 from penstock.client.link import Link
 from penstock.client.projecting import Asked, Asking
+from penstock.client.read_from import Choice, ReadFrom
 from penstock.client.values import Place, Start, microseconds_of
 from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
 
@@ -55,7 +56,6 @@ class Plan(NamedTuple):
     leader_epoch: LeaderEpoch
     follow: bool
     is_one_of_several: bool  # partitions: batches say which
-    replica: str | None = None  # HOST:PORT of a broker that has one, and is asked before the leader
 
 
 class _Fetched(NamedTuple):
@@ -212,8 +212,10 @@ class Reader:
         columns: list[str] | None,
         timeout_s: float,
         where: Filter | None = None,
+        read_from: ReadFrom | None = None,
     ) -> None:
         assert what
+        self._read_from = link.read_from if read_from is None else read_from
         self._link = link
         self._what = what
         self._batch_rows_max = batch_rows_max
@@ -231,7 +233,17 @@ class Reader:
         turns = _Turns(len(self._what))
         self._fetching = [
             asyncio.create_task(
-                _fetch_ahead(self._link, one, Asking(self._columns, self._where), self._queue, turns, self._timeout_s)
+                _fetch_ahead(
+                    self._link,
+                    one,
+                    Choice(
+                        self._link.view, PartitionKey(one.stream_id, one.partition), self._read_from, self._link.rack
+                    ),
+                    Asking(self._columns, self._where),
+                    self._queue,
+                    turns,
+                    self._timeout_s,
+                )
             )
             for one in self._what
         ]
@@ -306,7 +318,9 @@ class _Turns:
         self.wait_ms = limits.READ_WAIT_MS * at_once // count  # at the end of one log others must not wait for long
 
 
-async def _fetch_ahead(link: Link, what: Plan, asking: Asking, queue: _Queue, turns: _Turns, timeout_s: float) -> None:
+async def _fetch_ahead(
+    link: Link, what: Plan, choice: Choice, asking: Asking, queue: _Queue, turns: _Turns, timeout_s: float
+) -> None:
     try:
         clock = asyncio.get_running_loop()
         offset, end = what.range
@@ -317,7 +331,7 @@ async def _fetch_ahead(link: Link, what: Plan, asking: Asking, queue: _Queue, tu
             async with turns.turn:
                 asked_s = clock.time()
                 place = _Place(offset, leader_epoch, size.bytes_for(end - offset), turns.wait_ms)
-                response, raw, asked = await _fetch(link, what, asking, place, timeout_s)
+                response, raw, asked = await _fetch(link, what, choice, asking, place, timeout_s)
                 now_s = clock.time()
                 size.took(now_s - asked_s, len(raw))
                 if raw:
@@ -333,8 +347,6 @@ async def _fetch_ahead(link: Link, what: Plan, asking: Asking, queue: _Queue, tu
                     leader_epoch = batches.last_epoch(raw, source=_source(link, what, offset))
                 offset = response.end_offset
                 progress_s = clock.time()
-            elif what.replica is not None:
-                what = what._replace(replica=None)  # it does not know yet what is committed; the leader does
             elif not what.follow and now_s - progress_s >= timeout_s:
                 raise TimedOut(f"the broker sent nothing from offset {offset} of stream {what.name} on", offset=offset)
             elif now_s - asked_s < _EMPTY_PAUSE_S:
@@ -354,7 +366,7 @@ class _Place(NamedTuple):
 
 
 async def _fetch(
-    link: Link, what: Plan, asking: Asking, place: _Place, timeout_s: float
+    link: Link, what: Plan, choice: Choice, asking: Asking, place: _Place, timeout_s: float
 ) -> tuple[FetchResponse, bytes | memoryview, Asked | None]:
     broker_limits = link.hello.limits
     offset = place.offset
@@ -373,13 +385,13 @@ async def _fetch(
         end = None if what.range.end == END_OF_LOG else Offset(what.range.end)
         narrow = msgspec.structs.replace(request, columns=asked.columns, subjects=asked.subjects, end=end)
         try:
-            response, raw = await link.call(narrow, FetchResponse, timeout_s=wait_s, first=what.replica)
+            response, raw = await _ask(link, narrow, choice, wait_s)
         except RemoteError as error:
             if not asking.is_refused(error, place.leader_epoch):
                 raise
             asked = None
     if asked is None:
-        response, raw = await link.call(request, FetchResponse, timeout_s=wait_s, first=what.replica)
+        response, raw = await _ask(link, request, choice, wait_s)
     batches.check_format(response.format_version)
     if response.base_offset > offset or response.end_offset < offset or (raw and response.end_offset == offset):
         found = f"{response.base_offset} to {response.end_offset}"
@@ -388,6 +400,32 @@ async def _fetch(
         wanted = f"batches up to the committed end, {response.committed_end}"
         raise CorruptionError(_source(link, what, offset), 0, wanted, f"up to {response.end_offset}")
     return response, raw, asked
+
+
+async def _ask(
+    link: Link, request: FetchRequest, choice: Choice, timeout_s: float
+) -> tuple[FetchResponse, bytes | memoryview]:
+    """The answer of a replica, or of the leader, who may be waited for."""
+    clock = asyncio.get_running_loop()
+    deadline_s = clock.time() + timeout_s
+    key = PartitionKey(request.stream_id, request.partition)
+    for _ in range(limits.READ_REPLICAS_TRIED_MAX):
+        if (address := choice.address(clock.time())) is None:
+            break
+        link.refresh_if_old(key, clock.time())
+        bounded = msgspec.structs.replace(request, max_staleness_ms=choice.wanted.max_staleness_ms)
+        left_s = min(deadline_s - clock.time(), request.wait_ms_max / 1_000 + limits.READ_REPLICA_S)
+        try:
+            answer = await link.call_at(address, bounded, FetchResponse, timeout_s=left_s)
+        except (RemoteError, OperationalError):  # of what is wrong with the request the leader says so, too
+            choice.failed(clock.time())
+            link.refresh_if_old(key, clock.time(), is_wrong=True)
+            continue
+        if answer[0].end_offset > request.offset or request.wait_ms_max:
+            choice.answered()
+            return answer
+        choice.failed(clock.time())  # it does not know yet what is committed; the leader does
+    return await link.call(request, FetchResponse, timeout_s=max(0.0, deadline_s - clock.time()))
 
 
 def _source(link: Link, what: Plan, offset: int) -> str:

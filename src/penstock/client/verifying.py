@@ -62,7 +62,10 @@ def replicas_of(link: Link, part: PartitionInfo) -> list[ReplicaCheck]:
     """Those of a partition, by their brokers, and where these are. A broker that stands alone has the only one."""
     if not part.replicas:
         return [ReplicaCheck(link.hello.broker_id, link.server)]
-    return [ReplicaCheck(broker_id, link.view.address_of(broker_id)) for broker_id in sorted(part.replicas)]
+    return [
+        ReplicaCheck(broker_id, link.view.address_of(broker_id))
+        for broker_id in sorted((*part.replicas, *part.observers))
+    ]
 
 
 class PartitionCheck:

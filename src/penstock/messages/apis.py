@@ -158,7 +158,7 @@ _TABLE = (
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 1, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
-    ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 2, True),
+    ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 3, True),
     ApiSpec(Api.GET, GetRequest, GetResponse, 1, 1, True),
     ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True),
     ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),

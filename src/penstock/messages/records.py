@@ -44,6 +44,9 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     With `columns`, `subjects` or `end` (from version 2 on) the answer is one Arrow stream of these columns, in this
     order, of the rows from `offset` up to, not including, `end` whose subject matches one of the patterns; None: all.
     `bytes_min` then counts the bytes of the batches that are looked through, and `bytes_max` those of the rows.
+
+    With `max_staleness_ms` (from version 3 on) who does not lead answers too_stale where it may not show what was
+    committed so long ago: where `FetchResponse.behind_us` would be more, or not known.
     """
 
     stream_id: StreamIdField
@@ -58,6 +61,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
         Annotated[tuple[SubjectField, ...], msgspec.Meta(min_length=1, max_length=limits.FETCH_SUBJECTS_MAX)] | None
     ) = None
     end: OffsetField | None = None
+    max_staleness_ms: Int64Field | None = None  # None: it does not matter
 
     @property
     def is_projected(self) -> bool:
@@ -66,7 +70,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
 
     def version_needed(self) -> int:
         """2 where not all is wanted: of whole batches a reader of an Arrow stream could make nothing."""
-        return 2 if self.is_projected else 1
+        return 3 if self.max_staleness_ms is not None else 2 if self.is_projected else 1
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):
@@ -75,6 +79,9 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     `end_offset` may lie beyond the last message sent (compaction makes gaps): the reader goes on from it.
     Where not all was asked for, it is how far the broker has looked, with or without rows to send; `raw_crc` is then
     the CRC-32C of the raw part, if there is one, and `last_epoch` the leader epoch of the last batch looked at.
+
+    `behind_us`: all that had been committed so many microseconds before this answer, by whichever leader, is below
+    `committed_end` here; None: that is not known, or an older broker does not say.
     """
 
     log_start: OffsetField
@@ -85,6 +92,7 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     leader_epoch: LeaderEpochField
     raw_crc: CrcField | None = None
     last_epoch: LeaderEpochField | None = None
+    behind_us: Int64Field | None = None
 
 
 class GetRequest(Request, frozen=True, kw_only=True):

@@ -142,7 +142,7 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
     `error` is an `ErrorCode`, or a newer one; then nothing else is said. Where the logs diverge, only `log_start` is.
     `committed_end` may lie beyond what the follower has: it takes no more of it than that. `replica_start` is said to
     a follower that lacks what the leader has removed: where it begins anew, which is the base of the batch that holds
-    `log_start`. 0: it need not.
+    `log_start`. 0: it need not. `is_settled`: no leader before has committed more than `committed_end`.
     """
 
     stream_id: StreamIdField
@@ -154,16 +154,25 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
     diverging: Divergence | None = None
     error: str = ""
     replica_start: OffsetField = 0  # type: ignore[assignment]
+    is_settled: bool = False
 
 
 class ReplicaFetchResponse(Response, frozen=True, kw_only=True):
     """Only partitions of which there is news, in the order of their batches in the raw part.
 
     `has_nats`: the leader is connected to NATS, and so listens where that is not refused.
+
+    `held_us`: so long before this answer the fetch was there. `is_all`: all is told that was news at that moment of
+    `committed_end`, and of what is not answered for any more; of what was named, and is not among `partitions`, nothing
+    has changed. `confirmed_us`: so long before, the metadata leader was asked last whether this run of this broker goes
+    on, of what it had decided by then all is known here, and it leads what it answers for. None: it does not say.
     """
 
     partitions: tuple[ReplicaNews, ...] = ()
     has_nats: bool = True
+    held_us: Int64Field = 0
+    is_all: bool = False
+    confirmed_us: Int64Field | None = None
 
 
 class FlushedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -64,11 +64,12 @@ class DamageInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one follower has come, as its leader sees it."""
+    """How far one follower, or observer, has come, as its leader sees it."""
 
     broker_id: BrokerIdField
     lag: Int64Field | None = None  # offsets that it is behind the leader's log end; None: not heard of in this epoch
     is_impeded: bool = False  # its log takes nothing: its disk is full, or has failed
+    behind_us: Int64Field | None = None  # of an observer, as it says itself to a client that asks it; see PartitionInfo
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +90,9 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[BrokerIdField, ...] = ()  # the preferred leader first
     isr: tuple[BrokerIdField, ...] = ()
     eligible: tuple[BrokerIdField, ...] = ()  # left the ISR, and may lead until commits resume
+    observers: tuple[BrokerIdField, ...] = ()  # have a copy for readers, and are in none of the others
+    # All that was committed so long ago is shown by the broker that answers; None: it has no copy, or does not know.
+    behind_us: Int64Field | None = None
     followers: tuple[FollowerInfo, ...] = ()  # told by the leader alone
     size_bytes: Int64Field = 0
     segment_count: Int32Field = 0

@@ -40,19 +40,21 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class CreateStream(_Command, frozen=True, kw_only=True, tag="create_stream"):
+class CreateStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="create_stream"):
     """Make a stream; its id is the command's index."""
 
     config: StreamConfig
     created_us: int
     assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; none: all on the first broker
+    observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; none: none has any
 
 
-class AlterStream(_Command, frozen=True, kw_only=True, tag="alter_stream"):
-    """Change fields of a stream's config."""
+class AlterStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
+    """Change fields of a stream's config; with `observers`, also who these are of each partition from now on."""
 
     stream_id: int
     changes: dict[str, Any]
+    observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: as they are
 
 
 class DeleteStream(_Command, frozen=True, kw_only=True, tag="delete_stream"):

@@ -260,7 +260,7 @@ def _left(partition: PartitionState, broker_id: BrokerId) -> PartitionState:
         return partition
     return PartitionState(
         partition.replicas, isr, eligible, leader, partition.leader_epoch, partition.version,
-        partition.awaited_data_dir_id, unsure,
+        partition.awaited_data_dir_id, unsure, partition.observers,
     )  # fmt: skip
 
 
@@ -317,7 +317,8 @@ def _led_by(
     epoch = LeaderEpoch(partition.leader_epoch + 1)
     unsure = _beside(isr, unsure)
     eligible = _beside((*isr, *unsure), eligible)
-    return PartitionState(partition.replicas, isr, eligible, leader, epoch, partition.version, None, unsure)
+    version, observers = partition.version, partition.observers
+    return PartitionState(partition.replicas, isr, eligible, leader, epoch, version, None, unsure, observers)
 
 
 def _beside(isr: tuple[BrokerId, ...], others: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:

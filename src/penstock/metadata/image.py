@@ -10,6 +10,7 @@ What holds of every partition, whatever commands come:
     isr is never empty           its last member stays in it, though away: nobody else has all that was acked
     eligible ∩ isr = ∅           and only while nothing is acked: its leader waits until it has told that it goes on
     unsure ∩ eligible = ∅        the same; in the ISR only its last member can be unsure, and only while nobody leads
+    observers ∩ replicas = ∅     so they are in none of the sets above, and decide nothing
     leader_epoch, version        only rise
 """
 
@@ -42,16 +43,23 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     awaited_data_dir_id: str | None = None
     # Had all that was acked, and came back from an unclean stop: may have lost something; see `elections`.
     unsure: tuple[BrokerId, ...] = ()
+    observers: tuple[BrokerId, ...] = ()  # have a copy for readers, and nothing to say
 
     @classmethod
-    def made(cls, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...] | None = None) -> PartitionState:
+    def made(
+        cls,
+        replicas: tuple[BrokerId, ...],
+        isr: tuple[BrokerId, ...] | None = None,
+        observers: tuple[BrokerId, ...] = (),
+    ) -> PartitionState:
         """As it is when it is made: all replicas that are there are in sync, for there is nothing yet."""
         isr = replicas if isr is None else isr
-        return cls(replicas, isr, (), isr[0], LeaderEpoch(1), 1)
+        return cls(replicas, isr, (), isr[0], LeaderEpoch(1), 1, observers=observers)
 
-    def was_led_by(self, broker_id: BrokerId) -> bool:
-        """Whether that broker was the last to lead it: nobody leads when the last one in sync is gone."""
-        return self.leader == broker_id or (self.leader is None and self.isr == (broker_id,))
+    @property
+    def holders(self) -> tuple[BrokerId, ...]:
+        """Who has a copy: the replicas, then the observers."""
+        return (*self.replicas, *self.observers) if self.observers else self.replicas
 
 
 class Truncated(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -87,6 +95,11 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def name(self) -> str:
         """The stream's name, unique in the cluster."""
         return self.config.name
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes messages at all."""
+        return self.intake is Intake.OPEN
 
     @property
     def queue(self) -> str | None:
@@ -140,7 +153,7 @@ class BrokerLoad(NamedTuple):
     """How much of the cluster's work is meant for a broker."""
 
     preferred: int = 0  # partitions that it leads when all are well
-    replicas: int = 0
+    replicas: int = 0  # those that only observe, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +231,12 @@ class ClusterImage:
             loads=_shifted(self.loads, state.partitions, +1),
         )
 
+    def with_placed(self, state: StreamState) -> ClusterImage:
+        """This image with a stream of it on other brokers."""
+        loads = _shifted(self.loads, self.streams[state.stream_id].partitions, -1)
+        streams = self.streams.with_item(state.stream_id, state)
+        return replace(self, streams=streams, loads=_shifted(loads, state.partitions, +1))
+
     def without_stream(self, state: StreamState) -> ClusterImage:
         """This image without it."""
         return replace(
@@ -240,7 +259,7 @@ def _shifted(
     held: Counter[BrokerId] = Counter()
     for partition in partitions:
         preferred[partition.replicas[0]] += by
-        for broker_id in partition.replicas:
+        for broker_id in partition.holders:
             held[broker_id] += by
     shifted = dict(loads)
     for broker_id, count in held.items():

@@ -11,12 +11,12 @@ broker that joins empty may get a few more than its share of them, and fewer aft
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.metadata.image import BrokerLoad, BrokerState, ClusterImage
+from penstock.metadata.image import BrokerLoad, BrokerState, ClusterImage, PartitionState
 
 
 class Chance(Protocol):
@@ -44,6 +44,44 @@ def place(
         preferred[first.broker_id] += 1
         held.update(chosen)
         placed.append(chosen)
+    return tuple(placed)
+
+
+def place_observers(
+    image: ClusterImage,
+    partitions: Sequence[PartitionState | tuple[BrokerId, ...]],
+    observers: int,
+    chance: Chance,
+    among: Set[BrokerId],
+) -> tuple[tuple[BrokerId, ...], ...]:
+    """The observers of each partition, given as it is or by its replicas. RemoteError not_enough_replicas.
+
+    Who observes already goes on, as far as so many are wanted: what it has need not be copied again. Who has replicas
+    is no observer. Racks come first on which there is no copy yet: readers there have the longest way.
+    """
+    live = {
+        broker_id: broker
+        for broker_id, broker in sorted(image.brokers.items())
+        if broker.is_live and broker_id in among
+    }
+    held = Counter({broker_id: image.loads.get(broker_id, BrokerLoad()).replicas for broker_id in live})
+    placed = []
+    for one in partitions:
+        state = one if isinstance(one, PartitionState) else PartitionState.made(one)
+        chosen = list(state.observers[:observers])
+        left = [broker for broker_id, broker in live.items() if broker_id not in state.holders]
+        if observers - len(chosen) > len(left):
+            text = f"{observers} brokers are to observe a partition beside those that hold {list(state.replicas)}"
+            text += f", but only {len(left) + len(chosen)} others are there"
+            raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=len(live))
+        on_rack = Counter(_rack(image.brokers[one]) for one in (*state.replicas, *chosen) if one in image.brokers)
+        while len(chosen) < observers:
+            best = _least(left, lambda one: (on_rack[_rack(one)], held[one.broker_id]), chance)  # noqa: B023 (at once)
+            chosen.append(best.broker_id)
+            held[best.broker_id] += 1
+            on_rack[_rack(best)] += 1
+            left.remove(best)
+        placed.append(tuple(chosen))
     return tuple(placed)
 
 

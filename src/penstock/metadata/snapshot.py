@@ -168,8 +168,8 @@ def _check_archived(state: StreamState) -> None:
 def _is_sound(partition: PartitionState, live: Iterable[BrokerId]) -> bool:
     replicas = partition.replicas
     return (
-        all(0 < broker_id < _BROKER_ID_END for broker_id in replicas)
-        and len(set(replicas)) == len(replicas)
+        all(0 < broker_id < _BROKER_ID_END for broker_id in partition.holders)
+        and len(set(partition.holders)) == len(partition.holders)
         and len(partition.isr) > 0
         and partition.isr == tuple(broker_id for broker_id in replicas if broker_id in partition.isr)
         and set(partition.eligible) <= set(replicas) - set(partition.isr)

@@ -89,6 +89,20 @@ def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
         fewer = "" if config.replicas is not None else "; say how many `replicas` to do with fewer"
         text = f"replicas: {replicas} brokers are to hold a copy each, but {ready} of {brokers} are there now{fewer}"
         raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, brokers=brokers, ready=ready)
+    check_observers(config.observers, replicas, brokers=brokers, ready=ready)
+
+
+def check_observers(observers: int, replicas: int, *, brokers: int, ready: int) -> None:
+    """RemoteError not_enough_replicas, broker_unavailable: no broker is left for each observer beside the replicas."""
+    if not observers:
+        return
+    wanted = f"observers: {observers} brokers beyond the {replicas} of `replicas` are to hold a copy each"
+    if observers + replicas > brokers:
+        text = f"{wanted}, but the cluster has {brokers}; ask for fewer, or add brokers first"
+        raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, brokers=brokers)
+    if observers + replicas > ready:
+        text = f"{wanted}, but {ready} of {brokers} are there now"
+        raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, brokers=brokers, ready=ready)
 
 
 def replicas_wanted(config: StreamConfig, brokers: int) -> int:
@@ -173,18 +187,21 @@ def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tup
 def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> StreamState:
     assignments = command.assignments or (_ON_FIRST_BROKER,) * command.config.partitions
     _check_assignments(assignments, command.config.partitions)
+    observers = command.observers or ((),) * command.config.partitions
+    _check_observers(observers, assignments, command.config.observers)
     # A broker that is alone is not registered with itself.
     live = image.live_brokers() if image.brokers else frozenset().union(*assignments)
     config = created_config(command.config, len(assignments[0]))
-    made: dict[tuple[BrokerId, ...], PartitionState] = {}
-    for replicas in assignments:
-        if replicas not in made:
+    made: dict[tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]], PartitionState] = {}
+    placed = tuple(zip(assignments, observers, strict=True))
+    for replicas, observing in placed:
+        if (replicas, observing) not in made:
             isr = tuple(broker_id for broker_id in replicas if broker_id in live)
             if not isr:
                 text = f"none of the brokers {replicas} that were to hold a partition is there any more; ask again"
                 raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
-            made[replicas] = PartitionState.made(replicas, isr)
-    partitions = tuple(made[replicas] for replicas in assignments)
+            made[replicas, observing] = PartitionState.made(replicas, isr, observing)
+    partitions = tuple(made[one] for one in placed)
     return StreamState(stream_id, config, command.created_us, partitions)
 
 
@@ -196,6 +213,18 @@ def _check_assignments(assignments: tuple[tuple[BrokerId, ...], ...], partitions
         raise RemoteError(ErrorCode.BAD_REQUEST, "assignments name a broker twice, or differ in length")
 
 
+def _check_observers(
+    observers: tuple[tuple[BrokerId, ...], ...], replicas: tuple[tuple[BrokerId, ...], ...], count: int
+) -> None:
+    if len(observers) != len(replicas):
+        text = f"the observers of {len(observers)} partitions, where there are {len(replicas)}"
+        raise RemoteError(ErrorCode.BAD_REQUEST, text)
+    for observing, holding in zip(observers, replicas, strict=True):
+        if len(observing) != count or len({*observing, *holding}) != count + len(holding):
+            text = f"{list(observing)} cannot be the {count} observers beside the replicas {list(holding)}"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+
+
 def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple[ClusterImage, Outcome]:
     """Change a config, and who may lead by it. RemoteError: stream_not_found, stream_changed, invalid_config."""
     state = image.by_id(command.stream_id)
@@ -204,10 +233,11 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
     if state.intake is Intake.SEALED and (kept := sorted(command.changes.keys() - ALTERABLE_SEALED)):
         raise _invalid([f"{name}: cannot be changed, because the stream is sealed" for name in kept])
     changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes))
+    changed = _observed(changed, command.observers)
     rules, live = Rules.of(changed), image.live_brokers()
-    if rules == Rules.of(state):
+    if rules == Rules.of(state) and changed.partitions == state.partitions:
         return _with_altered(image, state, changed, ())
-    elected = [elections.altered(partition, live, rules) for partition in state.partitions]
+    elected = [elections.altered(partition, live, rules) for partition in changed.partitions]
     partitions = tuple(
         elections.after(before, one.partition) for before, one in zip(state.partitions, elected, strict=True)
     )
@@ -215,14 +245,28 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
     return _with_altered(image, state, changed.with_partitions(partitions), unclean)
 
 
+def _observed(changed: StreamState, observers: tuple[tuple[BrokerId, ...], ...] | None) -> StreamState:
+    """With these observers; RemoteError bad_request if they are not as many as its config says."""
+    if observers is None:
+        observers = tuple(one.observers for one in changed.partitions)
+    _check_observers(observers, tuple(one.replicas for one in changed.partitions), changed.config.observers)
+    return changed.with_partitions(
+        tuple(
+            msgspec.structs.replace(one, observers=observing)
+            for one, observing in zip(changed.partitions, observers, strict=True)
+        )
+    )
+
+
 def _with_altered(
     image: ClusterImage, state: StreamState, changed: StreamState, unclean: tuple[PartitionKey, ...]
 ) -> tuple[ClusterImage, Outcome]:
-    streams = image.streams.with_item(state.stream_id, changed)
     pairs = zip(state.partition_keys(), state.partitions, changed.partitions, strict=True)
     keys = tuple(key for key, before, now in pairs if now != before)
     outcome = Outcome(stream=changed, changed=changed != state, partitions=keys, unclean=unclean)
-    return replace(image, streams=streams), outcome
+    if changed.config.observers != state.config.observers:
+        return image.with_placed(changed), outcome
+    return replace(image, streams=image.streams.with_item(state.stream_id, changed)), outcome
 
 
 def truncate_partition(image: ClusterImage, index: int, command: TruncatePartition) -> tuple[ClusterImage, Outcome]:

@@ -12,7 +12,7 @@ it is deleted again: nothing is left behind that cannot work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,16 @@ from penstock.metadata.commands import (
     SetIntake,
     TruncatePartition,
 )
-from penstock.metadata.image import ClusterImage, Outcome, StreamState
-from penstock.metadata.placement import place
-from penstock.metadata.streams import altered_config, check_create, check_room, created_config, replicas_wanted
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
+from penstock.metadata.placement import place, place_observers
+from penstock.metadata.streams import (
+    altered_config,
+    check_create,
+    check_observers,
+    check_room,
+    created_config,
+    replicas_wanted,
+)
 from penstock.node.internal import staged_config
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
@@ -146,10 +153,12 @@ class Administration:
             self._wait(existing, done, deadline_us, is_new=False)
             return
         replicas = replicas_wanted(request.config, len(brokers))
+        assignments = self._place(request.config.partitions, replicas, ready)
         command = CreateStream(
             config=created_config(request.config, replicas),
             created_us=now.wall_us,
-            assignments=self._place(request.config.partitions, replicas, ready),
+            assignments=assignments,
+            observers=self._place_observers(assignments, request.config.observers),
         )
 
         def made(outcome: Outcome | RemoteError) -> None:
@@ -201,6 +210,13 @@ class Administration:
         placed = place(self._image, partitions, replicas, self._chance, among)
         # The first is to lead, and the creation waits for its subscription.
         return tuple(tuple(sorted(one, key=without_nats.__contains__)) for one in placed)
+
+    def _place_observers(
+        self, partitions: Sequence[PartitionState | tuple[BrokerId, ...]], observers: int
+    ) -> tuple[tuple[BrokerId, ...], ...]:
+        if not (observers or any(isinstance(one, PartitionState) for one in partitions)):
+            return ()
+        return place_observers(self._image, partitions, observers, self._chance, self._ready())
 
     def _brokers(self) -> frozenset[BrokerId]:
         """All of the cluster, there or not: a stream must not have fewer replicas for who happens to be away."""
@@ -305,7 +321,14 @@ class Administration:
 
     def _alter(self, request: AlterStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
-        altered_config(state.config, request.changes)  # refuse what cannot be before it is proposed
+        config = altered_config(state.config, request.changes)  # refuse what cannot be before it is proposed
+        observers = None
+        if config.observers > state.config.observers:
+            assert config.replicas is not None
+            ready = len(self._ready())
+            check_observers(config.observers, config.replicas, brokers=len(self._brokers()), ready=ready)
+        if config.observers != state.config.observers:
+            observers = self._place_observers(state.partitions, config.observers)
 
         def altered(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
@@ -314,7 +337,8 @@ class Administration:
             assert outcome.stream is not None
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
-        self._quorum.propose(AlterStream(stream_id=state.stream_id, changes=request.changes), altered)
+        command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
+        self._quorum.propose(command, altered)
 
     def _truncate(self, request: TruncateRequest, done: Done) -> None:
         if request.leader_epoch is None:

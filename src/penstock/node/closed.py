@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
     """What publishers hear, and the reason that is counted; None: it takes messages."""
-    if not partition.takes:
+    if not partition.stream.takes:
         reason = str(partition.stream.intake)
         return acks.not_taken(partition.stream.name, reason.replace("_", " ")), reason
     if partition.log.state is not LogState.WRITABLE:

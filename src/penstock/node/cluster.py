@@ -328,6 +328,11 @@ class Cluster:
             return 0
         return None if self._heard_us is None else (self._clock().elapsed_us - self._heard_us) // 1_000
 
+    @property
+    def confirmed_us(self) -> int | None:
+        """As of `Standing`; by the metadata leader."""
+        return self._clock().elapsed_us if self.quorum.is_alone else self.standing.confirmed_us
+
     # What the quorum tells
 
     def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:

@@ -33,14 +33,14 @@ def check_agreement(partition: Partition, offset: int, leader_epoch: int | None)
 
     not_yet: another replica has shown more than this one has, or knows of.
     """
-    if partition.is_replicated:
+    if partition.is_copied:
         _check_knowledge(partition, offset, leader_epoch)
     if leader_epoch is None:
         return
     end_offset = _agreed_end(partition, leader_epoch, offset)
     if offset <= end_offset:
         return
-    if partition.is_replicated and end_offset >= partition.committed_end and not _is_settled(partition, leader_epoch):
+    if partition.is_copied and end_offset >= partition.committed_end and not _is_settled(partition, leader_epoch):
         # What is not committed here may still be cut to agree with what the reader has from another replica.
         raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not committed so far here; ask again in a moment")
     lost = f"offsets {end_offset} to {offset - 1}, as this reader knows them, are not in it any more"

@@ -14,7 +14,7 @@ few are looked for at once, before it is answered.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.base import limits
@@ -45,13 +45,23 @@ class _Look:
     is_final: bool
     committed_end: int
     committed_bytes: int
+    as_of_us: int | None  # all that was committed by then is below that `committed_end`
     view: LogView | None  # none where there is nothing to look at
 
 
 class Fetches:
     """All fetches of one broker that have no answer yet."""
 
-    def __init__(self, outbox: Outbox, format_version: int) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        format_version: int,
+        clock: Callable[[], Now],
+        as_of_us: Callable[[Partition], int | None],
+    ) -> None:
+        """`as_of_us`: as `Replicas`."""
+        self._clock = clock
+        self._as_of_us = as_of_us
         self._outbox = outbox
         self._format_version = format_version
         self._waiters = Waiters()
@@ -69,6 +79,7 @@ class Fetches:
         """Answer `caller`, now or later. RemoteError offset_out_of_range, log_truncated, bad_request, overloaded."""
         _check_wanted(request)
         check_agreement(partition, request.offset, request.leader_epoch)
+        self._check_staleness(partition, request)
         wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
         self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0)
 
@@ -117,6 +128,7 @@ class Fetches:
         try:
             # The log may have been cut meanwhile.
             check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
+            self._check_staleness(partition, waiter.request)
             self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final)
         except RemoteError as error:
             self._outbox.reply(waiter.caller, error)
@@ -129,7 +141,8 @@ class Fetches:
             raise _out_of_range(partition, request.offset)
         end, size_bytes = partition.committed_end, partition.committed_bytes
         view = log.view() if request.offset < end else None
-        look = _Look(caller, partition, request, deadline_us, is_final, end, size_bytes, view)
+        as_of_us = self._as_of_us(partition)
+        look = _Look(caller, partition, request, deadline_us, is_final, end, size_bytes, as_of_us, view)
         if view is None:
             self._found(look, None)
             return
@@ -178,6 +191,19 @@ class Fetches:
         if look.partition.committed_bytes > look.committed_bytes:
             self.grown(look.partition)  # meanwhile
 
+    def _behind_us(self, as_of_us: int | None) -> int | None:
+        return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
+
+    def _check_staleness(self, partition: Partition, request: FetchRequest) -> None:
+        """RemoteError too_stale. Of a leader nothing is asked: nobody could tell more."""
+        if request.max_staleness_ms is None or (partition.leadership is not None and not partition.is_mute):
+            return
+        behind_us = self._behind_us(self._as_of_us(partition))
+        if behind_us is None or behind_us > request.max_staleness_ms * 1_000:
+            lacks = "it is not known what it lacks" if behind_us is None else f"it may lack {behind_us / 1e6:.3f} s"
+            text = f"this replica of {partition.label} has not heard from its leader lately, and {lacks}"
+            raise RemoteError(ErrorCode.TOO_STALE, f"{text}; ask its leader, or another one", behind_us=behind_us)
+
     def _project(self, look: _Look) -> None:
         caller, partition, request = look.caller, look.partition, look.request
         assert look.view is not None
@@ -214,6 +240,7 @@ class Fetches:
             leader_epoch=look.partition.leader_epoch,
             raw_crc=query.raw_crc,
             last_epoch=None if query.last_epoch is None else LeaderEpoch(query.last_epoch),
+            behind_us=self._behind_us(look.as_of_us),
         )
 
     def _answer(self, look: _Look, found: Slice | None) -> None:
@@ -230,6 +257,7 @@ class Fetches:
             end_offset=Offset(end_offset),
             format_version=self._format_version,
             leader_epoch=partition.leader_epoch,
+            behind_us=self._behind_us(look.as_of_us),
         )
         self._outbox.reply(look.caller, response, extent)
 

@@ -28,7 +28,7 @@ class Finder:
         self._failures = failures
 
     def held(self, stream_id: int, number: int) -> Partition:
-        """A partition of which this broker has a replica.
+        """A partition of which this broker has a replica, or observes it.
 
         RemoteError: as `ClusterImage.by_id`; not_yet, bad_request, not_leader, storage_failed.
         """
@@ -44,7 +44,7 @@ class Finder:
             has = "1 partition" if count == 1 else f"{count} partitions"
             text = f"stream {state.name!r} has {has}, counted from 0; there is no partition {number}"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
-        if self._broker_id not in state.partitions[number].replicas:
+        if self._broker_id not in state.partitions[number].holders:
             raise not_leader(self._cluster.image, state, number)
         reason = self._failures.get(key, "its log is being opened; try again in a moment")
         raise RemoteError(ErrorCode.STORAGE_FAILED, f"{label(state, number)} cannot be used: {reason}")

@@ -95,6 +95,11 @@ class Folders:
         for number in range(len(stream.partitions)):
             self.made.forget(mark_of(stream.stream_id, stream.name, number))
 
+    def drop(self, vfs: Vfs, stream: StreamState, partition: int) -> None:
+        """Remove one log of a stream that goes on, then its mark; blocking. OSError."""
+        vfs.remove(log_path(stream, partition))
+        self.made.forget(mark_of(stream.stream_id, stream.name, partition))
+
     def _quarantine(self, path: str) -> None:
         target = self._free_quarantine_path(path.rpartition("/")[2])
         self._vfs.rename(path, target)

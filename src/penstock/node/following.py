@@ -87,6 +87,9 @@ class Follows:
                 committed_end=partition.committed_end,
                 is_in_sync=is_in_sync,
                 tells_flushes=partition.tells_flushes,
+                is_observer=self._broker_id in state.observers,
+                has_rivals=partition.is_replicated,
+                fresh_us=partition.fresh_us,
             )
             partition.follow(following)
         else:
@@ -102,6 +105,7 @@ class Follows:
         """This broker leads it, or nobody does, or it is gone."""
         assert partition.following is not None
         self._fetchers[partition.following.leader].forget(partition.key)
+        partition.fresh_us = partition.following.freshness.as_of_us
 
     def _fetcher(self, leader: BrokerId) -> Fetcher:
         fetcher = self._fetchers.get(leader)

@@ -8,9 +8,9 @@ from penstock.node.partition import Partition
 
 def check_knowledge(partition: Partition) -> None:
     """RemoteError not_yet unless all that was ever told to be committed is known to be so here."""
-    if not partition.is_replicated:
-        return
     leadership = partition.leadership
+    if not partition.is_replicated and (leadership is not None or not partition.is_copied):
+        return
     if leadership is None or partition.is_mute:
         text = f"this replica of {partition.label} has heard of commits up to offset {partition.committed_end} only"
         raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")

@@ -13,7 +13,7 @@ def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
     """Why nobody gets an answer here that only the leader can give."""
     number = partition.key.partition
     if partition.leadership is None:
-        return not_leader(image, partition.stream, number) if partition.is_replicated else None
+        return not_leader(image, partition.stream, number) if partition.is_copied else None
     if not partition.is_mute:
         return None
     return RemoteError(

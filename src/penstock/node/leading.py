@@ -130,6 +130,7 @@ class Leading:
         committed: Callable[[Partition], None],
         ask_metadata: AskMetadata,
         has_nats: Callable[[], bool],
+        confirmed_us: Callable[[], int | None],
     ) -> None:
         self._outbox = outbox
         self._broker_id = broker_id
@@ -138,6 +139,7 @@ class Leading:
         self._committed = committed
         self._ask_metadata = ask_metadata
         self._has_nats = has_nats
+        self._confirmed_us = confirmed_us  # when the metadata leader was asked last whether this broker goes on
         self._sessions = Sessions()
         self._agenda: Agenda[Leadership] = Agenda()
         self._proposer = IsrProposer(self._agenda)
@@ -168,9 +170,7 @@ class Leading:
             partition.key, self._broker_id, state, live, ends, partition.terms, self._agenda, now.elapsed_us
         )
         partition.lead(leadership)
-        if len(state.replicas) > 1:
-            self._sessions.lead(leadership, _LedLog(partition))
-            log.keep_latest(True)
+        self._answer_for(partition, leadership)
 
     def image(
         self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
@@ -179,11 +179,27 @@ class Leading:
         leadership = partition.leadership
         assert leadership is not None
         self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
+        self._sessions.image(leadership)
+        if not self._sessions.leads(partition.key):
+            self._answer_for(partition, leadership)  # it has observers by now
+
+    def _answer_for(self, partition: Partition, leadership: Leadership) -> None:
+        if len(leadership.holders) > 1:
+            self._sessions.lead(leadership, _LedLog(partition))
+            partition.log.keep_latest(True)
+
+    def as_of_us(self, partition: Partition) -> int | None:
+        """Up to when this broker knows, as it leads the partition, what was committed; None: it does not."""
+        assert partition.leadership is not None
+        if not partition.is_replicated:
+            return self._clock().elapsed_us
+        return self._confirmed_us() if partition.leadership.knows_latest else None
 
     def end(self, partition: Partition) -> None:
         """Somebody else leads it, or nobody does."""
         leadership = partition.leadership
         assert leadership is not None
+        partition.fresh_us = self.as_of_us(partition)
         self._sessions.resign(partition.key)
         partition.log.keep_latest(False)
         leadership.end()
@@ -233,9 +249,12 @@ class Leading:
         """Give followers the answers that are due, and ask for the ISRs that are wanted."""
         for answer in self._sessions.answers(now.elapsed_us):
             pieces = tuple(found.piece() for found in answer.found if isinstance(found, _Range | _InMemory))
-            response = answer.response
-            if not (isinstance(response, RemoteError) or self._has_nats()):
-                response = msgspec.structs.replace(response, has_nats=False)
+            confirmed_us = self._confirmed_us()
+            response = msgspec.structs.replace(
+                answer.response,
+                has_nats=self._has_nats(),
+                confirmed_us=None if confirmed_us is None else max(0, now.elapsed_us - confirmed_us),
+            )
             self._outbox.reply(answer.caller, response, pieces or None)
         for look in self._sessions.looks():
             self._look(look)

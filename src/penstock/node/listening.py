@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
+from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
@@ -28,6 +29,12 @@ from penstock.vfs import Vfs
 _ABSENT_US = limits.NATS_ABSENT_MS * 1_000
 NOBODY_LED = "nobody led it"
 NOT_HEARD = "the metadata leader did not answer this broker"
+
+
+def was_led_by(broker_id: BrokerId, partition: Partition) -> bool:
+    """Whether that broker was the last to lead it, by the image: nobody leads when the last one in sync is gone."""
+    state = partition.stream.partitions[partition.key.partition]
+    return state.leader == broker_id or (state.leader is None and state.isr == (broker_id,))
 
 
 class _Refusal(NamedTuple):

@@ -60,7 +60,7 @@ from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.internal import check_users_own, users_own
 from penstock.node.leaders import not_leader
-from penstock.node.listening import Listening
+from penstock.node.listening import Listening, was_led_by
 from penstock.node.offsets import GroupOffsets
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
@@ -87,7 +87,8 @@ class Node:
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
-        self._fetches = Fetches(self._outbox, settings.format_version)
+        version = settings.format_version
+        self._fetches = Fetches(self._outbox, version, lambda: self._now, lambda one: self._replicas.as_of_us(one))
         self._listening = Listening(
             vfs,
             self._outbox,
@@ -116,6 +117,7 @@ class Node:
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             administer=lambda request, done: self._cluster.link.administer(request, done),
             hurry=lambda: self._cluster.standing.hurry(),
+            confirmed_us=lambda: self._cluster.confirmed_us,
             committed=self._grown,
             resigned=self._resigned,
             closed=self._partition_closed,
@@ -195,11 +197,7 @@ class Node:
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
         self._listening.load(
             stream_ids=cluster.image.streams,
-            led=[
-                partition
-                for key, partition in self._partitions.items()
-                if partition.stream.partitions[key.partition].was_led_by(self._settings.broker_id)
-            ],
+            led=[one for one in self._partitions.values() if was_led_by(self._settings.broker_id, one)],
             last_sign_of_life_us=max(last_message_us, cluster.registered_us),
             now_us=now.wall_us,
         )

@@ -49,7 +49,6 @@ from penstock.vfs import Vfs
 
 _WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
-
 NO_ROLLUP = -1  # no message is there that all before it are to go for, and that was not seen to yet
 UNKNOWN_ROLLUP = -2  # there may be one in the log
 
@@ -60,8 +59,8 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch", "leadership", "leads",
-        "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream",
+        "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch", "leadership",
+        "leads", "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream",
         "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
@@ -84,6 +83,7 @@ class Partition:
         self.cutting: Callable[[], None] | None = None  # what is to be done once no flush is under way
         self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
         self.visit_us: int | None = None  # when the next visit of its upkeep is planned, by the calendar
+        self.fresh_us: int | None = None  # up to when all that was committed is shown, while nobody is followed
         self.trouble = ""  # what the operator was last told
         self.fenced_told = False
         self.damage_told = 0  # how many ranges
@@ -127,13 +127,8 @@ class Partition:
     @property
     def is_writable(self) -> bool:
         """Whether messages are stored now."""
-        may_lead = self.takes and self.leadership is not None and not self.cannot_lead and not self.is_mute
+        may_lead = self.stream.takes and self.leadership is not None and not self.cannot_lead and not self.is_mute
         return may_lead and self.log.state is LogState.WRITABLE
-
-    @property
-    def takes(self) -> bool:
-        """Whether the stream takes messages at all."""
-        return self.stream.intake is Intake.OPEN
 
     @property
     def is_deaf(self) -> bool:
@@ -157,7 +152,7 @@ class Partition:
         """Whether somebody waits for the disk of this broker."""
         if self.leadership is not None:
             return self.leadership.waits_for_own_disk
-        return self.following is not None and self.tells_flushes
+        return self.following is not None and self.tells_flushes and not self.following.is_observer
 
     @property
     def tells_flushes(self) -> bool:
@@ -166,8 +161,13 @@ class Partition:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether other brokers hold it, too."""
+        """Whether several brokers may lead it."""
         return len(self.stream.partitions[self.key.partition].replicas) > 1
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether several brokers have it, for readers at least."""
+        return len(self.stream.partitions[self.key.partition].holders) > 1
 
     @property
     def may_pass(self) -> bool:
@@ -176,7 +176,7 @@ class Partition:
 
     def _recovered_committed_end(self) -> int:
         """What may be read before anybody leads."""
-        if self.is_replicated:
+        if self.is_copied:
             return self.log.committed_end
         return self.log.log_end if self.terms.durability is Durability.OS else self.log.flushed_end
 

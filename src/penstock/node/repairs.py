@@ -85,7 +85,8 @@ class Repairs:
 
     def look(self, partition: Partition) -> None:
         """It is found to be damaged."""
-        if partition.is_replicated and partition.log.state is LogState.READ_ONLY:
+        may_mend = partition.is_replicated or partition.following is not None
+        if may_mend and partition.log.state is LogState.READ_ONLY:
             self._wanted.setdefault(partition.key, self._clock().elapsed_us)
 
     @property

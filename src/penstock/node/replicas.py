@@ -73,12 +73,13 @@ class Replicas:
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
         administer: Callable[[TruncateRequest | ReportArchivedRequest, Callable[[Response | RemoteError], None]], None],
         hurry: Callable[[], None],
+        confirmed_us: Callable[[], int | None],
         committed: Callable[[Partition], None],
         resigned: Callable[[Partition], None],
         closed: Callable[[Partition, RemoteError], None],
     ) -> None:
         self._image, self._hurry, self._tell_resigned, self._tell_closed = image, hurry, resigned, closed
-        self._listening, self._clock, self._committed = listening, clock, committed
+        self._listening, self._clock, self._committed, self._broker_id = listening, clock, committed, settings.broker_id
         self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
         self._told_resigned = 0  # where to begin next, of those that are too many for one heartbeat
         self._room = Room(vfs, outbox, self._free)
@@ -92,6 +93,7 @@ class Replicas:
             committed=self.moved,
             ask_metadata=ask_metadata,
             has_nats=lambda: listening.has_nats,
+            confirmed_us=confirmed_us,
         )
         self.follows = Follows(
             outbox,
@@ -237,7 +239,24 @@ class Replicas:
 
     def log_ends(self) -> tuple[LogEnd, ...]:
         """Where the logs end that nobody leads until it is known which is the longest."""
-        return self._log_ends.take(self.roles.live.keys(), self.streams.failures)
+        failed = [key for key in self.streams.failures if self._broker_id in self._image().partition(*key).replicas]
+        return self._log_ends.take(self.roles.live.keys(), failed)
+
+    def as_of_us(self, partition: Partition) -> int | None:
+        """All that was committed by then (elapsed time) is shown here; None: that is not known of any moment.
+
+        See `penstock.replication.freshness`; a leader knows it of itself.
+        """
+        if partition.leadership is not None:
+            return self.leading.as_of_us(partition)
+        if partition.following is not None:
+            return partition.following.freshness.as_of_us
+        return partition.fresh_us
+
+    def behind_us(self, partition: Partition) -> int | None:
+        """The same, as so long ago."""
+        as_of_us = self.as_of_us(partition)
+        return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
 
     def has_nats(self) -> bool:
         """Whether this broker is connected to NATS."""

@@ -127,7 +127,7 @@ class Report:
         known = self._cluster.image.partition(*key)
         if known.leader is None:
             return PartitionHealth.NO_LEADER, self._why_nobody(key)
-        return PartitionHealth.STARTING if self._settings.broker_id in known.replicas else PartitionHealth.ONLINE, ""
+        return PartitionHealth.STARTING if self._settings.broker_id in known.holders else PartitionHealth.ONLINE, ""
 
     def _why_nobody(self, key: PartitionKey) -> str:
         image = self._cluster.image
@@ -144,6 +144,7 @@ class Report:
             replicas=known.replicas,
             isr=known.isr,
             eligible=known.eligible,
+            observers=known.observers,
             state=health,
             state_reason=reason,
         )
@@ -161,6 +162,8 @@ class Report:
             replicas=known.replicas,
             isr=known.isr,
             eligible=known.eligible,
+            observers=known.observers,
+            behind_us=self._replicas.behind_us(partition),
             followers=_followers(partition),
             log_start=Offset(partition.log_start),
             committed_end=Offset(partition.committed_end),

@@ -113,7 +113,7 @@ class Roles:
         if partition.leadership is not None:
             self._chronicle.ended(_name(partition))
             self._resign(partition)
-        if self._is_registered and state.leader is not None and self._broker_id in state.replicas:
+        if self._is_registered and state.leader is not None and self._broker_id in state.holders:
             self._configure(partition)
             self._follows.follow(partition, state)
             self._listening.led_elsewhere(partition, self._clock())
@@ -122,7 +122,8 @@ class Roles:
             if self._is_registered and state.leader is None:
                 if not partition.is_deaf:
                     self._listening.nobody(partition, self._clock())
-                self._nobody_leads(partition)
+                if self._broker_id in state.replicas:  # an observer's log is nobody's, however long
+                    self._nobody_leads(partition)
 
     def leave(self, partition: Partition) -> None:
         """The partition is gone from here."""

@@ -197,6 +197,12 @@ class Standing:
         self._count_answers()
         return self._heard_us + _SESSION_US
 
+    @property
+    def confirmed_us(self) -> int | None:
+        """When that was asked of which all that had been decided by then is applied here; None: it has no place."""
+        unheard_us = self.unheard_us
+        return None if unheard_us is None else unheard_us - _SESSION_US
+
     def _count_answers(self) -> None:
         if not self._answered:  # as nearly always
             return

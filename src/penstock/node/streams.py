@@ -2,7 +2,8 @@
 
 Rules: a broker has the logs of the partitions that it holds a replica of; each lies in a folder of its own. What a log
 is for (to lead, to follow) is `roles`. The files of a deleted stream go when none of its logs is in use. A partition
-whose log cannot be opened, or has vanished, stays as it is; creating the stream again tries again.
+whose log cannot be opened, or has vanished, stays as it is; creating the stream again tries again. A broker that is no
+observer any more drops what it has, also if it was killed meanwhile.
 
     applied → logs opened → led or followed → subscribed → confirmed → whoever waits for the stream is answered
 """
@@ -24,6 +25,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.confirmations import Confirmations
 from penstock.node.folders import Folders, log_path, mark_of, stream_path
 from penstock.node.in_flight import Budget
+from penstock.node.leaders import not_leader
 from penstock.node.partition import Partition
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
@@ -87,6 +89,7 @@ class Streams:
         self._clock = clock
         self._opening: dict[StreamId, set[PartitionKey]] = {}  # whose logs are being opened in disk threads
         self._removals: dict[StreamId, _Removal] = {}
+        self._dropping: set[PartitionKey] = set()  # what is observed here no more, until its files are gone
         self._closed = closed  # tells the node that a partition is gone
         self._failed = failed  # hears that a log cannot be opened
         self.confirmations = Confirmations(
@@ -102,14 +105,24 @@ class Streams:
         for state in image.streams.values():
             for key in self._held(state):
                 self._add(state, key, lambda state=state, key=key: self._open(state, key))  # type: ignore[misc]
+            for key in self._unheld(state):
+                if mark_of(state.stream_id, state.name, key.partition) in self._folders.made:
+                    try:
+                        self._drop_files(state, key)
+                    except OSError as error:
+                        self._tell_not_dropped(state, key, error)
 
     def _held(self, state: StreamState) -> list[PartitionKey]:
-        """The partitions of a stream that this broker holds a replica of."""
+        """The partitions of a stream that this broker holds a replica of, or observes."""
         return [
             key
             for key, partition in zip(state.partition_keys(), state.partitions, strict=True)
-            if self._broker_id in partition.replicas
+            if self._broker_id in partition.holders
         ]
+
+    def _unheld(self, state: StreamState) -> list[PartitionKey]:
+        held = self._held(state)
+        return [] if len(held) == len(state.partitions) else [one for one in state.partition_keys() if one not in held]
 
     def _open(self, state: StreamState, key: PartitionKey) -> Log:
         made = self._folders.made
@@ -199,9 +212,49 @@ class Streams:
         for key in self._held(state):
             if (partition := self.partitions.get(key)) is not None:
                 self._reconfigure(partition, state)
-            elif key not in opening and key not in self.failures:
+            elif key not in opening and key not in self.failures and key not in self._dropping:
                 self._open_later(state, key)
+        for key in self._unheld(state):
+            if self.failures.pop(key, None) is not None or key in self.partitions:
+                self._drop(state, key)
         self.confirmations.look(state.stream_id)
+
+    def _drop(self, state: StreamState, key: PartitionKey) -> None:
+        """This broker observes a partition no more."""
+        self._dropping.add(key)
+        partition = self.partitions.pop(key, None)
+        if partition is None:
+            self._drop_later(state, key, None)
+            return
+        error = not_leader(self._image(), state, key.partition)
+        self._roles.leave(partition)
+        self._closed(partition, error)
+        self._upkeep.discard(partition, partial(self._drop_later, state, key, partition.log))
+
+    def _drop_later(self, state: StreamState, key: PartitionKey, log: Log | None) -> None:
+        def run() -> None:
+            if log is not None:
+                with contextlib.suppress(OperationalError):
+                    log.close()
+            self._drop_files(state, key)
+
+        def done(error: Exception | None) -> None:
+            self._dropping.discard(key)
+            if error is not None:
+                self._tell_not_dropped(state, key, error)
+            if (removal := self._removals.get(key.stream_id)) is not None:
+                self._let_go(removal, key, None)
+            elif (now := self._image().streams.get(key.stream_id)) is not None:
+                self._look(now)  # it may be observed here again
+
+        self._outbox.work(Lane.WRITE, run, done)
+
+    def _drop_files(self, state: StreamState, key: PartitionKey) -> None:
+        self._folders.drop(self._vfs_of(state), state, key.partition)
+
+    def _tell_not_dropped(self, state: StreamState, key: PartitionKey, error: Exception) -> None:
+        text = f"is observed here no more, and its files cannot be removed: {error}; the next start tries again"
+        self._outbox.notice(f"{label(state, key.partition)} {text}")
 
     def registered(self) -> None:
         """This broker has a run of its own, or has lost it: whatever it holds may have another place."""
@@ -255,7 +308,10 @@ class Streams:
                     raise error
                 return result[0]
 
-            self._add(self._image().streams[state.stream_id], key, opened)
+            now = self._image().streams[state.stream_id]
+            self._add(now, key, opened)
+            if key in self._unheld(now):
+                self._look(now)
 
         self._outbox.work(Lane.WRITE, lambda: result.append(self._open(state, key)), done)
 
@@ -326,7 +382,8 @@ class Streams:
     def _delete(self, state: StreamState) -> None:
         error = deleted_error(state)
         self.confirmations.fail(state.stream_id, error)
-        removal = _Removal(state, set(self._opening.get(state.stream_id, ())), [])
+        dropping = {key for key in self._dropping if key.stream_id == state.stream_id}
+        removal = _Removal(state, dropping.union(self._opening.get(state.stream_id, ())), [])
         self._removals[state.stream_id] = removal
         partitions = []
         for key in state.partition_keys():

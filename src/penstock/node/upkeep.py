@@ -108,7 +108,7 @@ class Upkeep:
             self._heard.impeded(partition)
         if partition.waits_for_sync or partition.log.state is LogState.FENCED:
             self.flush(partition)
-        elif partition.is_replicated:
+        elif partition.is_replicated or partition.following is not None:
             self._flush_soon(partition)
 
     def _flush_soon(self, partition: Partition) -> None:
@@ -379,7 +379,7 @@ class Upkeep:
         On a full disk it is read from meanwhile, and tries again with every tick.
         """
         leadership = partition.leadership
-        is_closed = partition.log.state is not LogState.WRITABLE or not partition.takes
+        is_closed = partition.log.state is not LogState.WRITABLE or not partition.stream.takes
         if partition.leads or leadership is None or is_closed:
             return
         try:

@@ -37,6 +37,7 @@ from penstock.messages import (
 )
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.follower import Following, FollowState, Orders
+from penstock.replication.freshness import Heard
 from penstock.replication.pace import Pace
 
 _IN_FLIGHT_MAX = 2  # one that waits, and one that has it answered
@@ -63,6 +64,7 @@ class Delivery(NamedTuple):
 class _Asked(NamedTuple):
     number: int
     deadline_us: int
+    sent_us: int
 
 
 class Fetcher:
@@ -99,6 +101,7 @@ class Fetcher:
         self._patient_us = 0  # what has come of answers has the next one wait so long
         self._began_us: int | None = None  # when a large answer did
         self._bytes_max = limits.REPLICA_FETCH_BYTES
+        self.heard = Heard()
         self.listened_us: int | None = None  # when the leader answered last and had NATS
         self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
 
@@ -120,6 +123,7 @@ class Fetcher:
         if not self._followings:
             self.unreachable_since_us = None  # whatever it was before: nobody has asked it since
         self._followings[key] = following
+        following.freshness.follow(self.heard, has_rivals=following.has_rivals)
         self._forgotten.pop(key, None)
         self._stalls.pop(key, None)
         self._paces.pop(key, None)
@@ -132,6 +136,7 @@ class Fetcher:
         if (following := self._followings.pop(key, None)) is None:
             return
         following.unasked()
+        following.freshness.lose()
         self._catch_up.forget(key)
         is_known = key in self._named or key in self._impeded
         for place in (
@@ -202,12 +207,14 @@ class Fetcher:
         if is_first:
             self._session += 1
             self._is_open = True
+            self.heard.begin(self._session)
         while self._ready and len(changed) < limits.REPLICA_NAMED_AT_ONCE:
             key = next(iter(self._ready))
             del self._ready[key]
             following = self._followings[key]
             if following.may_ask:
                 changed.append(following.position())
+                following.freshness.named(self._number + 1, following.log.log_end)
                 self._named.add(key)
                 self._flushed.pop(key, None)
                 if key in self._impeded:
@@ -221,7 +228,7 @@ class Fetcher:
             del self._forgotten[key]
             forgotten.append(PartitionName(*key))
         self._number += 1
-        self._asked.append(_Asked(self._number, now_us + _TIMEOUT_US))
+        self._asked.append(_Asked(self._number, now_us + _TIMEOUT_US, now_us))
         request = ReplicaFetchRequest(
             broker_id=self._broker_id,
             incarnation=self._incarnation,
@@ -238,6 +245,8 @@ class Fetcher:
     def flushed(self, following: Following) -> None:
         """More of its log is on the disk; the leader hears of it at once where commits, or joining, wait for it."""
         self._catch_up.synced(following.key, following.log.flushed_end)
+        if following.is_observer:
+            return
         if (following.tells_flushes or not following.is_in_sync) and following.key in self._named and following.may_ask:
             self._flushed[following.key] = None
 
@@ -272,6 +281,8 @@ class Fetcher:
                 number, RemoteError(ErrorCode.BAD_FRAME, "the batches are not those that were announced"), now_us
             )
             raise RemoteError(ErrorCode.BAD_FRAME, "the batches of a replica fetch are not those that it announces")
+        sent_us = next(asked.sent_us for asked in self._asked if asked.number == number)
+        made_us = min(now_us, sent_us + response.held_us)
         if self._asked[0].number == number:
             self._patient_us = now_us + _TIMEOUT_US  # the next one could not come before
         self._asked = deque(asked for asked in self._asked if asked.number != number)
@@ -287,11 +298,12 @@ class Fetcher:
             if following is not None:
                 if not following.is_in_sync:
                     self._charge(following, news, now_us)
-                orders = following.news(news)
+                orders = following.news(news, made_us)
                 if orders.error:
                     self.stall(following, now_us)
                 out.append(Delivery(following, orders, position, position_end))
             position = position_end
+        self.heard.answered(number, made_us, response.confirmed_us, is_all=response.is_all)
         return out
 
     def receiving(self, size_bytes: int, now_us: int) -> None:
@@ -420,7 +432,9 @@ class Fetcher:
             self._catching_up.clear()
 
     def _end_session(self) -> None:
-        self._is_open = False
+        for key in self._named:
+            self._followings[key].freshness.lose()
+        self._is_open = self.heard.is_open = False
         self._asked.clear()
         self._patient_us = 0
         self._began_us = None

@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
 from penstock.messages import FetchPosition, ReplicaNews
 from penstock.replication import rules
+from penstock.replication.freshness import Freshness
 from penstock.replication.rules import EpochEnd
 
 
@@ -122,8 +123,8 @@ class Following:
     """One partition that this broker follows, from one leadership to the next."""
 
     __slots__ = (
-        "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "is_in_sync", "key",
-        "leader", "leader_epoch", "log", "state", "tells_flushes",
+        "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "freshness",
+        "has_rivals", "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log", "state", "tells_flushes",
     )  # fmt: skip
 
     def __init__(
@@ -136,6 +137,9 @@ class Following:
         committed_end: int = 0,
         is_in_sync: bool = False,
         tells_flushes: bool = False,
+        is_observer: bool = False,
+        has_rivals: bool = True,
+        fresh_us: int | None = None,
     ) -> None:
         self.key = key
         self.log = log
@@ -145,6 +149,9 @@ class Following:
         self.committed_end = Offset(min(committed_end, log.log_end))  # as it was checkpointed
         self.is_in_sync = is_in_sync  # a member of the ISR, by the image
         self.tells_flushes = tells_flushes  # commits depend on this broker's disk
+        self.is_observer = is_observer  # nobody wants to know how far its disk is
+        self.has_rivals = has_rivals  # others may lead it in its leader's place
+        self.freshness = Freshness(fresh_us)  # of what readers are shown here
         self._is_asked = False
         self._leader_committed_end = 0
         self._leader_log_start = 0
@@ -180,13 +187,14 @@ class Following:
         """The leader has forgotten what was named: its session is over."""
         self._is_asked = False
 
-    def news(self, news: ReplicaNews) -> Orders:
-        """What the leader says, and what is to be done because of it."""
+    def news(self, news: ReplicaNews, made_us: int = 0) -> Orders:
+        """What the leader says, in an answer that was made at `made_us`, and what is to be done because of it."""
         if news.leader_epoch != self.leader_epoch or not self.may_ask:
             return _NOTHING
         if not self._is_asked and self.state is FollowState.RECONCILING:
             return _NOTHING  # of an end that this log no longer has
         if news.error:
+            self.freshness.lose()
             self._is_asked = False
             return Orders(error=news.error)
         if news.diverging is not None:
@@ -196,6 +204,7 @@ class Following:
             return self._starts_later(news.replica_start) if self._is_asked else _NOTHING
         self._on(_On.AGREES)
         self._leader_committed_end = max(self._leader_committed_end, news.committed_end)
+        self.freshness.told(news.committed_end, self.committed_end, made_us, is_settled=news.is_settled)
         self._leader_log_start = max(self._leader_log_start, news.log_start)
         if news.size_bytes and self._is_asked:
             self._is_asked = False
@@ -221,6 +230,7 @@ class Following:
 
     def _cut(self, on: _On, *, truncate: int | None = None, reset: int | None = None) -> Orders:
         self._is_asked = False
+        self.freshness.lose()
         self._on(on)
         end = truncate if reset is None else reset
         assert end is not None
@@ -246,6 +256,7 @@ class Following:
         end = rules.follower_committed_end(self._leader_committed_end, log.log_end)
         if self.state is FollowState.FETCHING and end > self.committed_end:
             self.committed_end = committed_end = Offset(end)
+            self.freshness.shown(end)
         start = min(self._leader_log_start, self.committed_end)
         if start > log.log_start:
             log_start = Offset(start)

@@ -4,7 +4,7 @@ Rules: one object is one leadership, of one leader epoch; what is known of follo
 in as events; each says whether `committed_end` moved. `committed_end` never goes back. What the ISR is, the image says:
 the leader only proposes. A proposal whose end is not known counts as if it were both accepted and not, until the image
 has a later version of the partition. No event costs more than a look at each replica, and one without followers holds
-no more than its numbers.
+no more than its numbers. Observers fetch as followers do, and that is noted for people only: nothing looks at it.
 
 | durability       | counts of the leader         | counts of a follower | when                             |
 |------------------|------------------------------|----------------------|----------------------------------|
@@ -32,7 +32,7 @@ from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
 from penstock.messages import IsrChange, IsrMember
 from penstock.replication import rules
 from penstock.replication.agenda import Agenda
-from penstock.replication.standing import Follower
+from penstock.replication.standing import Follower, Observer
 
 
 class Assignment(Protocol):
@@ -41,6 +41,10 @@ class Assignment(Protocol):
     @property
     def replicas(self) -> tuple[BrokerId, ...]:
         """Who holds it, the preferred leader first."""
+
+    @property
+    def observers(self) -> tuple[BrokerId, ...]:
+        """Who has a copy, and counts for nothing."""
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
@@ -101,8 +105,9 @@ class Leadership:
 
     __slots__ = (
         "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_has_rivals", "_incarnation",
-        "_must_have", "_retry_us", "_smallest_isr", "_terms", "_under_way", "_unsettled", "committed_end",
-        "epoch_start", "flushed_end", "isr", "key", "leader_epoch", "log_end", "log_start", "replicas", "version",
+        "_must_have", "_observers", "_retry_us", "_smallest_isr", "_terms", "_under_way", "_unsettled",
+        "committed_end", "epoch_start", "flushed_end", "isr", "key", "leader_epoch", "log_end", "log_start",
+        "replicas", "version",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +130,7 @@ class Leadership:
         self._terms = terms
         self._agenda = agenda
         self._followers: tuple[Follower, ...] = ()
+        self._observers: tuple[Observer, ...] = ()
         self._has_failed = False
         self._has_rivals = False  # who may lead instead, until the image says that this leader goes on without them
         self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → whether an answer was lost
@@ -186,17 +192,23 @@ class Leadership:
                 fsynced = fsynced and (follower.flushed_end or 0) >= end
         return Standing(count, fsynced)
 
+    @property
+    def holders(self) -> tuple[BrokerId, ...]:
+        """Whose fetches are answered, and this leader."""
+        return (*self.replicas, *(one.broker_id for one in self._observers)) if self._observers else self.replicas
+
     def lag(self) -> dict[BrokerId, int | None]:
-        """How many offsets each follower is behind; None: it has not fetched in this epoch."""
-        return {
-            follower.broker_id: None if follower.log_end is None else max(0, self.log_end - follower.log_end)
-            for follower in self._followers
-        }
+        """How many offsets each follower or observer is behind; None: it has not fetched in this epoch."""
+        ends = {one.broker_id: one.log_end for one in self._fetching()}
+        return {one: None if end is None else max(0, self.log_end - end) for one, end in ends.items()}
+
+    def _fetching(self) -> tuple[Follower | Observer, ...]:
+        return *self._followers, *self._observers
 
     @property
     def impeded_followers(self) -> frozenset[BrokerId]:
         """Whose logs take nothing."""
-        return frozenset(follower.broker_id for follower in self._followers if follower.is_impeded)
+        return frozenset(one.broker_id for one in self._fetching() if one.is_impeded)
 
     # Events of this broker's log
 
@@ -252,6 +264,8 @@ class Leadership:
         """
         follower = self._follower(broker_id)
         if follower is None:
+            for observer in self._observers:
+                observer.fetched(broker_id, log_end, is_impeded=is_impeded)
             return False
         if follower.incarnation != incarnation:  # its broker was registered anew; what it said before counts no more
             follower.begin(incarnation, now)
@@ -322,6 +336,8 @@ class Leadership:
         for follower in self._followers:
             if (incarnation := live.get(follower.broker_id)) != follower.incarnation:
                 follower.begin(incarnation, now_us)
+        observed = {one.broker_id: one for one in self._observers}
+        self._observers = tuple(observed.get(one) or Observer(one) for one in assignment.observers)
         self.isr = assignment.isr
         self._has_rivals = bool(assignment.eligible or assignment.unsure)
         if assignment.version > self.version:  # whatever was proposed: it is this now, or can no longer come to be

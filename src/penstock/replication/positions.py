@@ -80,8 +80,8 @@ Line = OrderedDict[PartitionKey, None]
 class FetchSession:
     """One follower's broker."""
 
-    __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "impeded", "in_sync",
-                 "incarnation", "number", "positions")  # fmt: skip
+    __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "heard_us", "impeded",
+                 "in_sync", "incarnation", "number", "positions", "refused")  # fmt: skip
 
     def __init__(self, broker_id: BrokerId, incarnation: Incarnation, number: int) -> None:
         self.broker_id = broker_id
@@ -89,16 +89,19 @@ class FetchSession:
         self.number = number
         self.positions: dict[PartitionKey, Position] = {}
         self.impeded: set[PartitionKey] = set()  # whose logs take nothing, named or not
+        self.refused: Line = OrderedDict()  # do not agree, and are to hear of it first
         self.in_sync: Line = OrderedDict()  # have news: in line
         self.catching_up: Line = OrderedDict()
         self.ends: dict[PartitionKey, int] = {}  # only ends are news; since when
         self.caller: Hashable | None = None  # of the fetch that waits
         self.bytes_max = 0
         self.deadline_us = 0
+        self.heard_us = 0  # when the fetch that waits was asked
 
     def forget(self, key: PartitionKey) -> None:
         """It is named no more."""
         self.positions.pop(key, None)
+        self.refused.pop(key, None)
         self.in_sync.pop(key, None)
         self.catching_up.pop(key, None)
         self.ends.pop(key, None)
@@ -106,7 +109,7 @@ class FetchSession:
     @property
     def ready_us(self) -> int:
         """When the fetch that waits is to be answered."""
-        if self.in_sync or self.catching_up:
+        if self.refused or self.in_sync or self.catching_up:
             return 0
         if self.ends:
             return min(next(iter(self.ends.values())) + limits.REPLICA_NEWS_DELAY_MS * 1_000, self.deadline_us)

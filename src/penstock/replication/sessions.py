@@ -4,7 +4,7 @@ Rules: a session is one follower's broker; one fetch of it waits, and a second o
 is named gets one answer: batches, a divergence, where to begin anew, or an error. Events only mark what is news:
 nothing looks at all partitions, and what happens in one step goes out in one answer. Partitions that are in sync go
 first; those that catch up have a share of their own. Within each, who got something goes to the end of the line. What
-is not in memory is looked up by a disk thread, and holds up nobody meanwhile.
+is not in memory is looked up by a disk thread, and holds up nobody meanwhile. Observers' brokers are as all others.
 
 | news                            | waits                   | how often                     |
 |---------------------------------|-------------------------|-------------------------------|
@@ -76,19 +76,22 @@ class Sessions:
             if leadership.key in session.impeded:
                 leadership.impeded(session.broker_id, session.incarnation)
 
+    def leads(self, key: PartitionKey) -> bool:
+        """Whether this partition is answered for."""
+        return key in self._led
+
     def resign(self, key: PartitionKey) -> None:
         """Answer for it no more; who waits for it hears that."""
         if self._led.pop(key, None) is None:
             return
         for session in self._sessions.values():
-            position = session.positions.get(key)
-            if position is not None and position.is_owed:
-                position.error = ErrorCode.FENCED_EPOCH
-                session.ends.pop(key, None)
-                session.catching_up.pop(key, None)
-                session.in_sync[key] = None
-            else:
-                session.forget(key)
+            _refuse(session, key, ErrorCode.FENCED_EPOCH)
+
+    def image(self, leadership: Leadership) -> None:
+        """Who has it may have changed: who has it no more, and may not know, is answered for it no more."""
+        for session in self._sessions.values():
+            if session.broker_id not in leadership.holders:
+                _refuse(session, leadership.key, ErrorCode.UNKNOWN_EPOCH)
 
     def appended(self, leadership: Leadership) -> None:
         """Its log has grown: that is news for whoever has asked for it."""
@@ -103,7 +106,7 @@ class Sessions:
                 session.ends.setdefault(leadership.key, now_us)
 
     def _followers(self, leadership: Leadership) -> Iterable[tuple[FetchSession, Position]]:
-        for broker_id in leadership.replicas:
+        for broker_id in leadership.holders:
             session = self._sessions.get(broker_id)
             if session is not None and (position := session.positions.get(leadership.key)) is not None:
                 yield session, position
@@ -137,7 +140,7 @@ class Sessions:
             for position in request.changed
             if (leadership := self._named(session, position, now_us)) is not None
         ]
-        session.caller = caller
+        session.caller, session.heard_us = caller, now_us
         session.bytes_max = min(max(request.bytes_max, limits.REPLICA_SHARE_BYTES_MIN), limits.REPLICA_FETCH_BYTES)
         session.deadline_us = now_us + min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
         for leadership in moved:
@@ -186,7 +189,7 @@ class Sessions:
         led = self._led.get(key)
         position.error = _refusal(led, named, session.broker_id)
         if position.error:
-            session.in_sync[key] = None
+            session.refused[key] = None
             return None
         assert led is not None
         leadership, log = led
@@ -194,7 +197,7 @@ class Sessions:
             named.last_epoch, named.log_end, log, leadership.log_start, leadership.log_end
         )
         if position.diverging is not None:
-            self._enqueue(session, leadership)
+            session.refused[key] = None
             return None
         if before is not None:
             position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
@@ -262,9 +265,10 @@ class Sessions:
         position.look = None
         if isinstance(found, RemoteError):
             position.refused(found)
+            session.refused[look.key] = None
         else:
             position.found = found
-        self._enqueue(session, led[0])
+            self._enqueue(session, led[0])
 
     def gone(self, callers: Iterable[Hashable]) -> None:
         """Nobody waits for these answers; what the sessions know stays, until others begin."""
@@ -291,11 +295,24 @@ class Sessions:
         if found:  # who is in sync is not to wait long behind what others have missed
             left_bytes = min(left_bytes, limits.REPLICA_CATCH_UP_BYTES)
         self._fill(session, session.catching_up, left_bytes, news, found)
+        self._fill_refused(session, news)
         self._fill_ends(session, news)
         if not news and only_with_news and session.deadline_us > now_us:
             return
-        self._answers.append(FetchAnswer(session.caller, ReplicaFetchResponse(partitions=tuple(news)), tuple(found)))
+        response = ReplicaFetchResponse(
+            partitions=tuple(news),
+            held_us=max(0, now_us - session.heard_us),
+            is_all=not (session.refused or session.ends),
+        )
+        self._answers.append(FetchAnswer(session.caller, response, tuple(found)))
         session.caller = None
+
+    def _fill_refused(self, session: FetchSession, news: list[ReplicaNews]) -> None:
+        while session.refused and len(news) < limits.REPLICA_POSITIONS_MAX:
+            key, _ = session.refused.popitem(last=False)
+            position, led = session.positions[key], self._led.get(key)
+            news.append(without_batches(key, position, None if led is None else led[0]))
+            _forget_answered(session, key, position)
 
     def _fill(
         self, session: FetchSession, line: Line, left_bytes: int, news: list[ReplicaNews], found: list[Found]
@@ -305,10 +322,7 @@ class Sessions:
         while line and left_bytes > 0 and len(found) < limits.REPLICA_RANGES_MAX:
             key, _ = line.popitem(last=False)
             position, led = session.positions[key], self._led.get(key)
-            if not position.agrees or led is None:
-                news.append(without_batches(key, position, None if led is None else led[0]))
-                _forget_answered(session, key, position)
-                continue
+            assert led is not None, key
             leadership, log = led
             if position.log_end >= leadership.log_end or not position.is_owed:
                 continue
@@ -318,7 +332,7 @@ class Sessions:
                 continue
             if isinstance(batches, RemoteError):
                 position.refused(batches)
-                line[key] = None
+                session.refused[key] = None
                 continue
             if len(found) > first and batches.length > left_bytes:
                 line[key] = None
@@ -365,7 +379,19 @@ class Sessions:
             Offset(leadership.committed_end),
             Offset(leadership.log_start),
             size_bytes,
+            is_settled=leadership.knows_latest,
         )
+
+
+def _refuse(session: FetchSession, key: PartitionKey, error: ErrorCode) -> None:
+    """Say so once, if it was named; also if it is owed nothing, for silence would say that there is nothing new."""
+    position = session.positions.get(key)
+    if position is None or position.error:
+        return
+    session.forget(key)
+    position.error = error
+    session.positions[key] = position
+    session.refused[key] = None
 
 
 def _forget_answered(session: FetchSession, key: PartitionKey, position: Position) -> None:
@@ -379,7 +405,7 @@ def _refusal(led: tuple[Leadership, LedLog] | None, named: FetchPosition, broker
         return ErrorCode.NOT_LEADER
     if named.leader_epoch < led[0].leader_epoch:
         return ErrorCode.FENCED_EPOCH
-    if named.leader_epoch > led[0].leader_epoch or broker_id not in led[0].replicas:
+    if named.leader_epoch > led[0].leader_epoch or broker_id not in led[0].holders:
         return ErrorCode.UNKNOWN_EPOCH  # the image here is behind
     return ""
 

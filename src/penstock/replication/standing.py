@@ -71,3 +71,19 @@ class Follower:
             return False
         self.is_awaited = False
         return True
+
+
+class Observer:
+    """What a leadership knows of one observer: nothing that it decides by."""
+
+    __slots__ = ("broker_id", "is_impeded", "log_end")
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self.broker_id = broker_id
+        self.log_end: int | None = None  # None: it has not fetched in this epoch
+        self.is_impeded = False
+
+    def fetched(self, broker_id: BrokerId, log_end: int, *, is_impeded: bool) -> None:
+        """A broker that is no follower asks for what is behind `log_end`; perhaps it is this one."""
+        if broker_id == self.broker_id:
+            self.log_end, self.is_impeded = log_end, is_impeded

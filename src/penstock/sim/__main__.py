@@ -17,6 +17,7 @@ from penstock.sim.run import plan_of, run_plan, run_seed, run_seeds, shrunk
 from penstock.sim.shrink import Part, from_ranges
 from penstock.sim.world import Result
 
+_OBSERVED_BROKERS = 5  # two more than replicas: so many that observers come and go
 _BAR_CHARS = 30
 _SHOWN_FAILURES_MAX = 10
 KEPT = "tests/sim/kept"
@@ -40,7 +41,8 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.seed is not None and options.plan is not None:
         parser.error("--seed and --plan both say what to run")
-    if options.mutant not in (None, *(one.name for one in (*mutants.MUTANTS, *mutants.CLUSTER_MUTANTS))):
+    known = (*mutants.MUTANTS, *mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_OBSERVERS)
+    if options.mutant not in (None, *(one.name for one in known)):
         parser.error(f"no mutant is called {options.mutant!r}")
     if options.save is not None and options.seed is None and options.plan is None:
         parser.error("--save needs --seed or --plan")
@@ -114,10 +116,13 @@ def _explain(failed: Result, options: argparse.Namespace) -> None:
 
 def _mutants(options: argparse.Namespace) -> int:
     survived = 0
-    wanted = (*mutants.MUTANTS, *(mutants.CLUSTER_MUTANTS if options.brokers > 1 else ()))
+    of_clusters = (*mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_OBSERVERS)
+    wanted = (*mutants.MUTANTS, *(of_clusters if options.brokers > 1 else ()))
     for mutant in wanted if options.mutant is None else (mutants.named(options.mutant),):
         seeds = range(options.first, options.first + options.seeds)
         brokers = 1 if mutant in mutants.MUTANTS else options.brokers  # what one broker shows is seen soonest there
+        if mutant in mutants.MUTANTS_OF_OBSERVERS:
+            brokers = max(brokers, _OBSERVED_BROKERS)
         runs = run_seeds(seeds, brokers, options.processes, mutant.name)
         found: Result | None = None
         for number, result in enumerate(runs, 1):

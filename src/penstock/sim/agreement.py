@@ -51,6 +51,10 @@ class Agreement:
         for key in [key for key in self._compared if key[1] == broker.broker_id]:
             del self._compared[key]
 
+    def forget(self, history: History, broker: SimBroker) -> None:
+        """The broker has it no more: if it has it again, that is compared anew."""
+        self._compared.pop((id(history), broker.broker_id), None)
+
     def acted(self, broker: SimBroker, standing: looks.StandingLook) -> None:
         """After every event of a broker: what it says of the metadata."""
         if standing.elected_term:

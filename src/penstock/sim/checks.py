@@ -352,7 +352,9 @@ class Checks:
                 self._lacks(history, broker, look)
             if history.compacted is not None:
                 self._compacted(history, broker, look)
-            may_go_back = history.is_cut_at(look.committed_end) or history.is_damaged
+            # Of what was lost a batch may hold some, merged with what was not: who is not in sync fetches that again.
+            kept = ends.committed_end if look.follows and not look.is_in_sync else look.committed_end
+            may_go_back = history.is_cut_at(kept) or history.is_damaged
             if look.committed_end < ends.committed_end and not may_go_back:
                 text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
                 raise ViolationError(f"{text} {look.committed_end}")
@@ -361,9 +363,8 @@ class Checks:
             if look.committed_end != ends.committed_end or (look.is_leader and look.isr != ends.isr):
                 ends.committed_end, ends.isr = look.committed_end, look.isr
                 moved.append((history, look))
-            ends.flushed_end = look.flushed_end
             self.truncations += look.log_end < ends.log_end
-            ends.log_end = look.log_end
+            ends.flushed_end, ends.log_end = look.flushed_end, look.log_end
         return moved
 
     def _in_sync(self, history: History, broker: SimBroker, look: looks.Look, standing: looks.StandingLook) -> None:

@@ -14,6 +14,8 @@ id; an ack is a promise however late it comes, and that of a duplicate one for t
 | 4    | three partitions; publishers choose one; taken also where only    |
 |      | the leader is in sync                                             |
 | 5    | compacted: what is sent there has keys, see `sent`                |
+
+Where there are more brokers than three, the streams have observers; those of slots 0 to 2 come and go.
 """
 
 from __future__ import annotations
@@ -89,6 +91,7 @@ class Clients:
         self.generations: list[Generation | None] = [None] * SLOTS
         self._around = around
         self._replicas = min(_REPLICAS, len(around.brokers))
+        self._spare = len(around.brokers) - self._replicas  # brokers that can observe
         self._checks = checks
         self._refusals = refusals
         self._programs = programs
@@ -153,6 +156,7 @@ class Clients:
             "subject": subject,
             "replicas": self._replicas,
             "dedup_window_ms": _WINDOW_MS,
+            "observers": self._spare,
             **_CONFIGS[slot],
         }
         config = msgspec.convert(fields, StreamConfig)
@@ -221,6 +225,8 @@ class Clients:
         if generation is None:
             return
         changes = {"segment_bytes": 4_096 * (1 + operation.number % 6)}
+        if self._spare and operation.slot < _RECREATED_SLOT:
+            changes["observers"] = operation.number // 6 % (self._spare + 1)
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {kind_of(response)}"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -290,6 +290,27 @@ def in_recovery(node: Node) -> Iterator[tuple[int, int, frozenset[BrokerId]]]:
         for number, partition in enumerate(state.partitions):
             if elections.recovers(partition, live):
                 yield state.stream_id, number, elections.holders(partition)
+
+
+def held(node: Node) -> Set[PartitionKey]:
+    """What the broker has open."""
+    return node._partitions.keys()
+
+
+def misplaced(node: Node) -> str | None:
+    """An observer that is somewhere where it decides something, as the broker knows; None: there is none."""
+    own = node._settings.broker_id
+    for state in node._cluster.image.streams.values():
+        for number, partition in enumerate(state.partitions):
+            if not partition.observers:
+                continue
+            deciding = {*partition.replicas, *partition.isr, *partition.eligible, *partition.unsure, partition.leader}
+            if wrong := deciding.intersection(partition.observers):
+                return f"{state.name} partition {number}: {wrong} observes, and has a say: {partition}"
+            there = node._partitions.get(PartitionKey(state.stream_id, PartitionId(number)))
+            if own in partition.observers and there is not None and there.leadership is not None:
+                return f"{state.name} partition {number}: it observes, and leads: {partition}"
+    return None
 
 
 def image_digest(node: Node) -> str:

@@ -44,6 +44,7 @@ _SESSIONS = "penstock.replication.sessions"
 _LEADERSHIPS = "penstock.metadata.leaderships"
 _ELECTIONS = "penstock.metadata.elections"
 _PARTITION = "penstock.node.partition"
+_FRESHNESS = "penstock.replication.freshness"
 _PUBLISHING = "penstock.node.publishing"
 _COMPACTION = "penstock.commitlog.compaction"
 _MEMBERSHIP = "penstock.groups.membership"
@@ -248,10 +249,10 @@ CLUSTER_MUTANTS = (
     Mutant(
         "a diverging fetch counts for committed_end",
         _SESSIONS,
-        "        if position.diverging is not None:\n            self._enqueue(session, leadership)",
+        "        if position.diverging is not None:\n            session.refused[key] = None",
         "        if position.diverging is not None:\n            leadership.fetched("
         "session.broker_id, session.incarnation, named.log_end, named.flushed_end, now_us)\n"
-        "            self._enqueue(session, leadership)",
+        "            session.refused[key] = None",
     ),
     Mutant(
         "committed_end counts replicas that are not in the ISR",
@@ -380,6 +381,46 @@ MUTANTS_OF_DISKS = (
 """Mistakes about when a disk is told to sync, which the simulator does not measure: `make chaos` finds them."""
 
 
+MUTANTS_OF_OBSERVERS = (
+    Mutant(
+        "an observer that has all stands in for who is in sync",
+        _LEADER,
+        "            if follower.broker_id in self._must_have or follower.is_awaited:\n",
+        "            if any(one.log_end == self.log_end for one in self._observers):\n                continue\n"
+        "            if follower.broker_id in self._must_have or follower.is_awaited:\n",
+    ),
+    Mutant(
+        "an observer serves what is not committed",
+        "penstock.replication.follower",
+        "        end = rules.follower_committed_end(self._leader_committed_end, log.log_end)\n",
+        "        end = rules.follower_committed_end(self._leader_committed_end, log.log_end)\n"
+        "        end = log.log_end if self.is_observer else end\n",
+    ),
+    Mutant(
+        "an observer may lead where nobody else can",
+        _ELECTIONS,
+        "    if chosen is None and resigned:\n",
+        "    if chosen is None and partition.observers:\n"
+        "        chosen = _first(partition.observers, live, silent)\n"
+        "        others = others if chosen is None else (chosen,)\n"
+        "    if chosen is None and resigned:\n",
+    ),
+    Mutant(
+        "what a deposed leader says is taken for fresh",
+        _FRESHNESS,
+        "        return min(complete_us, self._heard.confirmed_us) if self._has_rivals else complete_us\n",
+        "        return complete_us\n",
+    ),
+    Mutant(
+        "who lacks what its leader has told of is taken for fresh",
+        _FRESHNESS,
+        "        is_complete = is_empty or (self._mark_end == _NEVER and self._is_settled)\n",
+        "        is_complete = True\n",
+    ),
+)
+"""Of read replicas: they show in clusters of more brokers than a stream has replicas."""
+
+
 class _Patched(SourceFileLoader):
     """Compiles a source with one text replaced by another."""
 
@@ -421,7 +462,11 @@ class _Finder(MetaPathFinder):
 
 def named(name: str) -> Mutant:
     """The mutant of this name."""
-    return next(mutant for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_DISKS) if mutant.name == name)
+    return next(
+        mutant
+        for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
+        if mutant.name == name
+    )
 
 
 def install(name: str) -> None:

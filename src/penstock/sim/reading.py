@@ -21,6 +21,7 @@ from penstock.messages import (
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.minds import Consumer, Generation, kind_of
+from penstock.sim.observing import Promises
 from penstock.sim.plan import Act, Operation
 from penstock.sim.requests import Client
 
@@ -46,6 +47,8 @@ class Readers:
         self._checks = checks
         self._generations = generations
         self._program = program
+        self._promises: dict[int, Promises] = {}  # by the identity of the history
+        self._fetches = 0
         self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # stream id and partition
 
     def _trace(self, what: str) -> None:
@@ -78,7 +81,11 @@ class Readers:
     def fetch(self, consumer: Consumer, bytes_max: int, wait_ms: int, then: Callable[[], None] | None = None) -> None:
         """Read on; `then` is called whatever comes of it."""
         consumer.is_asking = True
-        offset = consumer.position
+        offset, history = consumer.position, consumer.history
+        asked_us = self._around.scheduler.now_us
+        promises = self._promises.setdefault(id(history), Promises())
+        promises.note(history, asked_us)
+        broker_id, max_staleness_ms = self._whom(consumer)
         request = FetchRequest(
             stream_id=StreamId(consumer.stream_id),
             partition=PartitionId(consumer.history.partition),
@@ -86,19 +93,31 @@ class Readers:
             bytes_max=bytes_max,
             wait_ms_max=wait_ms,
             leader_epoch=consumer.leader_epoch,  # type: ignore[arg-type]
+            max_staleness_ms=max_staleness_ms,
         )
 
         def done(response: Response | RemoteError | None, raw: bytes) -> None:
             consumer.is_asking = False
+            if isinstance(response, FetchResponse):
+                promises.check(history, response.committed_end, asked_us, response.behind_us)
             if offset == consumer.position:
                 self._fetched(consumer, response, raw)
             if then is not None:
                 then()
 
-        if consumer.broker_id:
-            self._program().ask(request, done, broker_id=consumer.broker_id)
+        if broker_id:
+            self._program().ask(request, done, broker_id=broker_id)
         else:
             self._program().ask_leader(consumer.stream_id, consumer.history.partition, request, done)
+
+    def _whom(self, consumer: Consumer) -> tuple[int, int | None]:
+        """Whom to ask (0: the leader), and for how stale an answer; where there are observers, all brokers in turn."""
+        brokers = len(self._around.brokers)
+        if consumer.broker_id or not consumer.history.config.observers:
+            return consumer.broker_id, None
+        self._fetches += 1
+        turn = self._fetches // 2
+        return (1 + turn % brokers, (None, 2_000)[turn // brokers % 2]) if self._fetches % 2 else (0, None)
 
     def _fetched(self, consumer: Consumer, response: Response | RemoteError | None, raw: bytes) -> None:
         history = consumer.history

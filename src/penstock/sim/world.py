@@ -24,6 +24,7 @@ from penstock.sim.faults import Faults
 from penstock.sim.minds import Consumer
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Network
+from penstock.sim.observing import Observing
 from penstock.sim.plan import Plan
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
@@ -72,6 +73,7 @@ class World:
             agreement.agreed_end,
             agreement.compacted,
         )
+        self._observing = Observing(self.checks.histories)
         nats = NatsServer(self._network, self._random("nats"), self._trace)
         watchers = Watchers(self._acted, self._started, self._ended, self._answered)
         self._around = Surroundings(self._scheduler, self._network, nats, self._trace, watchers)
@@ -150,6 +152,9 @@ class World:
     def _acted(self, broker: SimBroker) -> None:
         assert broker.node is not None
         standing = looks.standing(broker.node)
+        for history in self._observing.acted(broker, standing.applied):
+            self._agreement.forget(history, broker)
+            self._around.count("replicas given up")
         self._agreement.acted(broker, standing)
         for history, look in self.checks.acted(broker, standing):
             self._agreement.committed(history, broker, look)
@@ -157,6 +162,7 @@ class World:
 
     def _started(self, broker: SimBroker) -> None:
         self.checks.started(broker)
+        self._observing.started(broker)
         self._agreement.started(broker)
 
     def _ended(self, broker: SimBroker, by_power_loss: bool) -> None:

@@ -16,6 +16,7 @@ from penstock.client.blocking import Client
 from penstock.client.errors import LogTruncated, OffsetOutOfRange, StreamChanged
 from penstock.client.filters import Filter
 from penstock.client.ranges import LogRange, read_range
+from penstock.client.read_from import FOLLOWERS
 from penstock.spark import brokers
 from penstock.spark.columns import Place, arrow_schema, log_columns, spark_batch
 from penstock.spark.places import Key
@@ -47,7 +48,7 @@ def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatc
     if int(info.stream_id) != piece.stream_id:
         raise DataLossError(f"stream {piece.stream} was deleted and made anew while it was being read")
     where = Filter(subject=how.subjects) if how.subjects else None
-    what = LogRange(info, piece.partition, piece.start, piece.end, piece.leader_epoch or None, from_follower=True)
+    what = LogRange(info, piece.partition, piece.start, piece.end, piece.leader_epoch or None, read_from=FOLLOWERS)
     has_begun = False
     while True:
         try:

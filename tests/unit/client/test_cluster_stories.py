@@ -137,12 +137,10 @@ class Story:
         asked = self.view.any_broker(self.now_s)
         return [f"{known}, at {place}", f"candidates {' '.join(self.view.candidates())}, first {asked}"]
 
-    def _begin(
-        self, key: PartitionKey | None, what: str, *, repeatable: bool, time: str = "10", first: str | None = None
-    ) -> list[str]:
+    def _begin(self, key: PartitionKey | None, what: str, *, repeatable: bool, time: str = "10") -> list[str]:
         deadline_s = self.now_s + float(time)
         self.attempts = Attempts(
-            self.view, key, what=what, repeatable=repeatable, deadline_s=deadline_s, chance=lambda: 0.5, first=first
+            self.view, key, what=what, repeatable=repeatable, deadline_s=deadline_s, chance=lambda: 0.5
         )
         return self._next()
 

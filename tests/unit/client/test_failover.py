@@ -14,6 +14,7 @@ from penstock import aio
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.client.ranges import LogRange, read_range_async
+from penstock.client.read_from import FOLLOWERS
 from penstock.client.values import StreamName
 from penstock.messages import (
     AppendRequest,
@@ -580,7 +581,7 @@ async def test_a_range_is_read_from_a_follower_and_who_leads_stays_known(
     info = await client.stream("a")
     for broker in cluster.brokers:
         broker.leader_id = broker.broker_id  # these brokers serve what they lead: let each think so
-    found = read_range_async(client, LogRange(info, 0, 0, 100, 1, from_follower=True), batch_rows_min=1)
+    found = read_range_async(client, LogRange(info, 0, 0, 100, 1, read_from=FOLLOWERS), batch_rows_min=1)
     assert [row async for batch in found for row in batch.column("offset").to_pylist()] == list(range(100))
     assert asked(cluster[1], FetchRequest) == 0
     assert asked(cluster[2], FetchRequest) + asked(cluster[3], FetchRequest) > 0
@@ -600,7 +601,7 @@ async def test_what_a_follower_does_not_know_yet_comes_from_the_leader(
 
     for broker_id in (2, 3):
         on(cluster[broker_id], FetchRequest, knows_nothing)
-    found = read_range_async(client, LogRange(info, 0, 0, 100, 1, from_follower=True), batch_rows_min=1)
+    found = read_range_async(client, LogRange(info, 0, 0, 100, 1, read_from=FOLLOWERS), batch_rows_min=1)
     assert [row async for batch in found for row in batch.column("offset").to_pylist()] == list(range(100))
     assert asked(cluster[1], FetchRequest) > 0
     assert asked(cluster[2], FetchRequest) + asked(cluster[3], FetchRequest) > 0

@@ -52,11 +52,20 @@ def test_a_position_with_a_number_out_of_bounds_is_refused(position: tuple[int, 
 
 def test_news_survive_the_wire_and_may_gain_fields() -> None:
     news = ReplicaNews(
-        7, 0, 3, committed_end=5, log_start=1, size_bytes=99, diverging=Divergence(2, 4), replica_start=6
+        7,
+        0,
+        3,
+        committed_end=5,
+        log_start=1,
+        size_bytes=99,
+        diverging=Divergence(2, 4),
+        replica_start=6,
+        is_settled=True,
     )
     told = msgspec.msgpack.encode(ReplicaFetchResponse(partitions=(news,)))
     assert msgspec.msgpack.decode(told, type=ReplicaFetchResponse).partitions == (news,)
-    longer = msgspec.msgpack.encode({"partitions": [[7, 0, 3, 5, 1, 99, None, "", 6, "a field of later"]]})
+    longer = msgspec.msgpack.encode({"partitions": [[7, 0, 3, 5, 1, 99, None, "", 6, True, "a field of later"]]})
     assert msgspec.msgpack.decode(longer, type=ReplicaFetchResponse).partitions[0].size_bytes == 99
     older = msgspec.msgpack.encode({"partitions": [[7, 0, 3, 5, 1, 99]]})
     assert msgspec.msgpack.decode(older, type=ReplicaFetchResponse).partitions[0].replica_start == 0
+    assert not msgspec.msgpack.decode(older, type=ReplicaFetchResponse).partitions[0].is_settled

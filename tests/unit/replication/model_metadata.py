@@ -18,6 +18,7 @@ class Partition:
     version: int
     eligible: tuple[int, ...] = ()
     unsure: tuple[int, ...] = ()
+    observers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

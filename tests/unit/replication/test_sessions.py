@@ -227,7 +227,7 @@ def test_a_disk_thread_says_where_to_begin_and_the_batch_that_holds_the_start_co
     log.is_cold = True
     leader.fetch((1, 2), first=True)
     (answer,) = leader.answers()
-    assert answer.response.partitions == (ReplicaNews(1, 0, 5, committed_end=12, log_start=6),)
+    assert answer.response.partitions == (ReplicaNews(1, 0, 5, committed_end=12, log_start=6, is_settled=True),)
     leader.fetch()
     (look,) = leader.sessions.looks()
     with pytest.raises(RemoteError) as gone:
@@ -240,7 +240,9 @@ def test_a_disk_thread_says_where_to_begin_and_the_batch_that_holds_the_start_co
     (look,) = leader.sessions.looks()
     leader.sessions.found(look, log.range(look.offset, look.bytes_max))
     (answer,) = leader.answers()
-    assert answer.response.partitions == (ReplicaNews(1, 0, 5, committed_end=12, log_start=6, size_bytes=200),)
+    assert answer.response.partitions == (
+        ReplicaNews(1, 0, 5, committed_end=12, log_start=6, size_bytes=200, is_settled=True),
+    )
 
 
 def test_an_error_that_does_not_say_where_to_begin_is_handed_on() -> None:

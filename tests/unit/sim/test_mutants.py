@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.mutants import CLUSTER_MUTANTS, MUTANTS, MUTANTS_OF_DISKS, Mutant
+from penstock.sim.mutants import CLUSTER_MUTANTS, MUTANTS, MUTANTS_OF_DISKS, MUTANTS_OF_OBSERVERS, Mutant
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_DISKS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS], ids=lambda mutant: mutant.name
+)
 def test_its_text_is_there_once_and_what_replaces_it_compiles(mutant: Mutant) -> None:
     for patch in mutant.patches:
         spec = find_spec(patch.module)

@@ -77,7 +77,7 @@ def test_malformed_messagepack_is_a_bad_request(body: bytes) -> None:
     assert caught.value.code == ErrorCode.BAD_REQUEST
 
 
-@pytest.mark.parametrize(("api", "version"), [(Api.FETCH, 0), (Api.FETCH, 3), (999, 1)])
+@pytest.mark.parametrize(("api", "version"), [(Api.FETCH, 0), (Api.FETCH, 4), (999, 1)])
 def test_what_is_not_spoken_is_told(api: int, version: int) -> None:
     with pytest.raises(RemoteError) as caught:
         decode_request(request_frame(api, {}, version))
@@ -132,8 +132,8 @@ def test_both_sides_settle_on_the_newest_version_that_they_share() -> None:
         hello = HelloResponse(broker_id=1, broker_version="1", cluster_id="", format_version=1, api_versions=offered)  # type: ignore[arg-type]
         return request_versions(hello)
 
-    assert versions(*api_versions()) == {**{int(api): 1 for api in Api}, int(Api.FETCH): 2}
-    assert versions(ApiVersions(api=7, version_min=1, version_max=5)) == {7: 2}
+    assert versions(*api_versions()) == {**{int(api): 1 for api in Api}, int(Api.FETCH): 3}
+    assert versions(ApiVersions(api=7, version_min=1, version_max=5)) == {7: 3}
     assert versions(ApiVersions(api=7, version_min=1, version_max=1)) == {7: 1}
-    assert versions(ApiVersions(api=7, version_min=3, version_max=5)) == {}
+    assert versions(ApiVersions(api=7, version_min=4, version_max=5)) == {}
     assert versions(ApiVersions(api=4321, version_min=1, version_max=1)) == {}

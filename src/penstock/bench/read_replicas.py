@@ -1,0 +1,201 @@
+"""`penstock bench read-replicas`: what brokers' CPU gives to readers, where one replica serves, and where three do.
+
+Rules: three brokers, and a stream of one replica and two observers that lies in the page cache of all. Many consumers,
+each with connections of its own, read all of it: from the leader alone, and from any; in turn, round by round. Each
+begins at another place of the log, so that what one has just read is not, for all others, in the processor's caches:
+one machine has one copy there where three have three. All brokers share one core, and consumers have the others, where
+the machine lets us say so: else three brokers and their consumers take each other's cores, and a second of CPU is worth
+less for a reason that three machines do not have. Counted are the bytes that all consumers got together, and the CPU
+time of all three brokers, of those that do nothing, too. If reads scale with replicas, a second of CPU gives as much
+with three as with one: what is told is that ratio, taken within a round, where each replica that serves has as many
+consumers (`alone`: a third of them). A broker with more to do takes more at once, and needs less for each byte: so what
+three give to the consumers that one had (`crowded`) is told beside it. Throughput itself is not told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from penstock.base.errors import OperationalError
+from penstock.base.limits import GIB, MIB
+from penstock.bench.brokers import TIMEOUT_S, Brokers, running_brokers, until
+from penstock.bench.processes import cpu_seconds_of
+from penstock.bench.report import Figure
+from penstock.bench.rounds import Measurement, Ratio, interleave, median, ratio
+from penstock.bench.systems import nats_server
+from penstock.client import connecting
+from penstock.client.read_from import Which
+from penstock.client.values import LATEST
+
+ROUNDS = 5
+_BROKERS = 3
+_STREAM = "bench-observed"
+_VALUE_BYTES = 1_024
+_ROWS = 4_096
+_ALONE, _CROWDED, _SPREAD = "alone", "crowded", "spread"
+_FLAT = 0.9  # of what one replica gives, at least
+_BYTES_PER_S = 800 * MIB  # for the estimate
+Step = Callable[[str], None]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure: a log of so many bytes, read by so many consumers at once."""
+
+    size_bytes: int = 256 * MIB
+    consumers: int = 24
+    rounds: int = ROUNDS
+
+    @property
+    def steps(self) -> int:
+        """How many a progress bar has."""
+        return 3 * (self.rounds + 1)
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes."""
+        return 10 + self.steps * self.size_bytes * self.consumers / _BYTES_PER_S
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most."""
+        return GIB + _BROKERS * self.size_bytes * 11 // 10
+
+
+def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
+    """Measure it. OperationalError if the observers do not come to have all, or nothing counts."""
+    with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
+        _fill(brokers, plan.size_bytes)
+
+        def measure(name: str, which: Which, consumers: int) -> Callable[[int], Measurement]:
+            def once(round_number: int) -> Measurement:
+                measured = asyncio.run(_read(brokers, consumers, which, round_number))
+                said(name)
+                return msgspec.structs.replace(measured, system=name)
+
+            return once
+
+        few = max(1, plan.consumers // _BROKERS)
+        measures = {
+            _ALONE: measure(_ALONE, "leader", few),
+            _CROWDED: measure(_CROWDED, "leader", plan.consumers),
+            _SPREAD: measure(_SPREAD, "any", plan.consumers),
+        }
+        with _parted(brokers):
+            found = list(interleave(measures, rounds=plan.rounds))
+    ratios = [(name, ratio(found, _SPREAD, name), reach) for name, reach in ((_ALONE, _FLAT), (_CROWDED, None))]
+    if ratios[0][1] is None:
+        raise OperationalError(f"nothing could be measured: {next(one.void for one in found if one.void)}")
+    return [*_figures(found, few, plan.consumers), *(_flatness(*one) for one in ratios if one[1] is not None)]  # type: ignore[arg-type]
+
+
+@contextmanager
+def _parted(brokers: Brokers) -> Iterator[None]:
+    """Within it the brokers have one core, and the consumers, who are this process, the others."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        yield
+        return
+    for process_id in brokers.process_ids.values():
+        for thread in os.listdir(f"/proc/{process_id}/task"):
+            os.sched_setaffinity(int(thread), cores[:1])
+    os.sched_setaffinity(0, cores[1:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _fill(brokers: Brokers, size_bytes: int) -> None:
+    """Make the stream; wait until all observers show all of it."""
+    brokers.client.create_stream(_STREAM, _STREAM, replicas=1, observers=_BROKERS - 1)
+    values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    batches = -(-size_bytes // (_ROWS * _VALUE_BYTES))
+    for _ in range(batches):
+        brokers.client.append(_STREAM, table, timeout=TIMEOUT_S)
+
+    def are_whole() -> bool:
+        part = brokers.client.stream(_STREAM, timeout=TIMEOUT_S).partitions[0]
+        return len(part.followers) == _BROKERS - 1 and all(one.lag == 0 for one in part.followers)
+
+    until(are_whole, "all observers have all", TIMEOUT_S)
+    asyncio.run(_read(brokers, _BROKERS * 8, "any", 0))  # what is read is in the page cache then
+
+
+async def _read(brokers: Brokers, consumers: int, which: Which, round_number: int) -> Measurement:
+    """All of the log by so many at once; MB by second of the brokers' CPU time."""
+    servers = list(brokers.addresses.values())
+    clients = [await connecting.connect(servers, name="penstock-bench", timeout=TIMEOUT_S) for _ in range(consumers)]
+    loop = asyncio.get_running_loop()
+    try:
+        for client in clients:
+            end = (await client.offsets(_STREAM, LATEST, timeout=TIMEOUT_S)).offset
+        before, began_s = cpu_seconds_of(_processes(brokers)), loop.time()
+
+        async def one(number: int) -> tuple[int, int]:
+            rows = size_bytes = 0
+            begin = number * end // consumers
+            for start, stop in ((begin, end), (0, begin)):
+                if start == stop:
+                    continue
+                read = clients[number].read(_STREAM, start, end=stop, read_from=which, timeout=TIMEOUT_S)
+                async for batch in read:
+                    rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+            return rows, size_bytes
+
+        got = await asyncio.gather(*(one(number) for number in range(consumers)))
+        seconds = loop.time() - began_s
+        after = cpu_seconds_of(_processes(brokers))
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+    cpu = {name: after[name] - before[name] for name in before}
+    counts = {rows for rows, _ in got}
+    void = None if counts == {end} else f"of {end} rows consumers got {sorted(counts)}"
+    mb = sum(size_bytes for _, size_bytes in got) / 1e6
+    return Measurement(
+        system=which,
+        round_number=round_number,
+        value=mb / max(1e-9, sum(cpu.values())),
+        seconds=seconds,
+        messages=sum(rows for rows, _ in got),
+        cpu_seconds=cpu,
+        void=void,
+    )
+
+
+def _processes(brokers: Brokers) -> dict[str, int]:
+    return {f"broker-{number}": process_id for number, process_id in sorted(brokers.process_ids.items())}
+
+
+def _figures(found: list[Measurement], few: int, consumers: int) -> list[Figure]:
+    texts = {
+        _ALONE: f"read by {few} from the leader",
+        _CROWDED: f"read by {consumers} from the leader",
+        _SPREAD: f"read by {consumers} from the leader and two observers",
+    }
+    figures = []
+    for name, text in texts.items():
+        values = [one.value for one in found if one.system == name and one.void is None]
+        got = median(found, name)
+        if got is not None:
+            what = f"{text}, by second of all brokers' CPU"
+            figures.append(Figure(f"read-{name}", what, "MB/s", got, low=min(values), high=max(values)))
+    shares = [max(one.cpu_seconds.values()) / sum(one.cpu_seconds.values()) for one in found if one.system == _SPREAD]
+    what = "the busiest broker's share of the CPU, of three that serve"
+    figures.append(Figure("read-share", what, "", statistics.median(shares), low=min(shares), high=max(shares)))
+    return figures
+
+
+def _flatness(name: str, against: Ratio, reach: float | None) -> Figure:
+    who = {_ALONE: "with as many consumers for each", _CROWDED: "with as many consumers for all"}[name]
+    what = f"three replicas by one, {who}, by second of CPU"
+    return Figure(f"flat-{name}", what, "×", against.median, reach, low=against.low, high=against.high, at_least=True)

@@ -1,0 +1,41 @@
+"""`penstock bench read-replicas`: whether reads scale with the replicas that serve them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.bench_options import Dir, JsonFile, Rounds
+from penstock.cli.bench_run import Place, running
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, examples
+
+EXAMPLES = examples(
+    "penstock bench read-replicas",
+    "penstock bench read-replicas --consumers 200 --rounds 3",
+)
+
+
+@clearly
+def read_replicas(
+    consumers: Annotated[
+        int, typer.Option("--consumers", metavar="N", min=1, max=1_000, help="That read at once, each all of the log.")
+    ] = 24,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What a second of the brokers' CPU gives to readers, with one replica that serves, and with three.
+
+    Three brokers, and a stream of one replica and two observers. Many consumers read all of it at once: from the leader
+    alone, and from any replica; in turn. The brokers share one core.
+    """
+    from penstock.bench import read_replicas as measured
+
+    plan = measured.Plan(consumers=consumers, rounds=rounds or measured.ROUNDS)
+    place = Place(folder, plan.bytes_needed, "give --dir a larger disk")
+    with running("read-replicas", place, total=plan.steps, json_file=json_file) as run:
+        run.will_take(plan.seconds)
+        run.found["figures"] = measured.run(plan, run.folder, run.step)
