@@ -6,7 +6,9 @@ ends the bench. One that is stopped here is missed by nobody until it is started
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -55,6 +57,7 @@ class Brokers:
         self._folder = folder
         self._nats = nats
         self._running: dict[int, ExitStack] = {}
+        self._watched: dict[int, ExitStack] = {}
 
     def folder(self, number: int) -> Path:
         """The data directory of a broker."""
@@ -65,8 +68,8 @@ class Brokers:
         started = {number: self._launch(number) for number in numbers}
         for number, broker in started.items():
             self.process_ids[number] = broker.wait_until_ready().process_id
-            one = self._running[number].enter_context(vital.vital())
-            self._running[number].enter_context(watched(broker, one.ended))
+            watch = self._watched[number] = self._running[number].enter_context(ExitStack())
+            watch.enter_context(watched(broker, watch.enter_context(vital.vital()).ended))
 
     def _launch(self, number: int) -> Launched:
         voters = ",".join(f"{one}@{address}" for one, address in self.addresses.items())
@@ -78,6 +81,14 @@ class Brokers:
         """Stop one in good order."""
         self._running.pop(number).close()
         del self.process_ids[number]
+
+    def kill(self, number: int) -> int:
+        """End one with SIGKILL; when that was, in nanoseconds of the monotonic clock."""
+        self._watched[number].close()  # nobody is to miss it
+        killed_ns = time.monotonic_ns()
+        os.kill(self.process_ids[number], signal.SIGKILL)
+        self.stop(number)
+        return killed_ns
 
     def empty_disk(self, number: int) -> None:
         """Put a new disk into the place of that broker's, which does not run."""

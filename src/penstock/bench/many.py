@@ -1,0 +1,234 @@
+"""`penstock bench many`: three brokers with many streams of three replicas: idle cost, and the loss of a broker.
+
+Rules: real processes, real files, one nats-server. What brokers cost by themselves is measured on the same cluster
+before it has a stream, and taken off. Every stream gets a message before it is left alone: none rests that never
+worked. One broker, which leads about a third, is then killed, and a message is published into each stream that it led
+until it is acked: the time runs from the kill to the last stream's first ack. At last every message that was acked, of
+all streams, is read back from where its ack said.
+
+What a message costs is measured twice by the same load into one stream: when it is alone, and when it is one of many.
+
+Goals are about STREAMS streams: fewer are measured, and judged by nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from penstock import aio
+from penstock.base.errors import OperationalError
+from penstock.base.limits import GIB
+from penstock.bench import vital
+from penstock.bench.brokers import TIMEOUT_S
+from penstock.bench.clusters import REPLICAS, PenstockCluster, penstock_cluster
+from penstock.bench.generator import Load
+from penstock.bench.many_publisher import Acked, Publisher
+from penstock.bench.report import Figure
+from penstock.bench.resting import Held, held
+from penstock.messages import StreamInfo
+
+STREAMS = 10_000
+STEPS = 7
+_AT_ONCE = 64  # streams that are made, or read, at the same time
+_FAILOVER_TIMEOUT_S = 120.0
+_LOOK_S = 0.1
+_LOAD = Load(messages=200_000, window=1_000, seconds_max=3.0)
+# For the estimate of the time.
+_STREAMS_A_SECOND = 200
+_READS_A_SECOND = 1_000
+Said = Callable[[str], None]
+"""Is told of every step."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    streams: int = STREAMS
+    idle_seconds: float = 20.0
+    settle_seconds: float = 5.0  # until checkpoints are written and the sessions are told
+    load: Load = _LOAD
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes."""
+        made = self.streams / _STREAMS_A_SECOND + 2 * self.streams / _READS_A_SECOND
+        return made + 2 * (self.idle_seconds + self.settle_seconds) + 2 * self.load.seconds_max + 30.0
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most."""
+        return GIB + REPLICAS * self.streams * 32 * 1024
+
+    @property
+    def has_goals(self) -> bool:
+        """Whether the goals are about so many streams."""
+        return self.streams >= STREAMS
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """The brokers over a stretch of time in which nothing happened."""
+
+    held: dict[int, Held]  # at its end
+    cpu_percent: dict[int, float]  # of a core
+    network_bytes_per_s: float  # between the brokers
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """The loss of a broker."""
+
+    led: int  # streams that it led
+    seconds: tuple[float, ...]  # from the kill until each of these took a message, in order
+    acked: int  # messages, of all streams, before and after
+    read_back: int  # of them: all, or the run has failed
+
+
+class Found(msgspec.Struct, frozen=True):
+    """All that was measured."""
+
+    empty: Rest
+    many: Rest
+    create_seconds: float
+    first_messages_seconds: float
+    list_seconds: float
+    failover: Failover
+    cpu_us_alone: float  # of all brokers, for one message of a load into the only stream
+    cpu_us_among_many: float
+
+
+def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+    """The whole plan, as figures."""
+    return figures(plan, measure(plan, folder, said))
+
+
+def measure(plan: Plan, folder: Path, said: Said) -> Found:
+    """The whole plan. Disagreement if a message that was acked is not where its ack said."""
+    with penstock_cluster(folder) as cluster:
+        empty = rest(cluster, plan)
+        said("no stream")
+        cpu_us_alone = _cpu_us_of_a_message(cluster, plan.load)
+        said("one stream")
+        began_s = time.monotonic()
+        streams = asyncio.run(_made(cluster, plan.streams))
+        create_seconds = time.monotonic() - began_s
+        said(f"{plan.streams:,} streams made")
+        publisher = Publisher(cluster.nats, {number: stream.subject for number, stream in streams.items()})
+        try:
+            began_s = time.monotonic()
+            acked = publisher.publish({number: b"before %d" % number for number in streams}, _FAILOVER_TIMEOUT_S)
+            first_messages_seconds = time.monotonic() - began_s
+            many = rest(cluster, plan)
+            said("at rest")
+            cpu_us_among_many = _cpu_us_of_a_message(cluster, plan.load)
+            said("one of many")
+            list_seconds, led = _led_by(cluster)
+            failover = _failover(cluster, publisher, streams, led, acked)
+        finally:
+            publisher.close()
+        said("read back")
+    return Found(
+        empty, many, create_seconds, first_messages_seconds, list_seconds, failover, cpu_us_alone, cpu_us_among_many
+    )
+
+
+def rest(cluster: PenstockCluster, plan: Plan) -> Rest:
+    """Leave it alone for a while."""
+    _pass(plan.settle_seconds)
+    before, began_s = {number: held(pid) for number, pid in cluster.brokers.process_ids.items()}, time.monotonic()
+    bytes_before = cluster.traffic().network_bytes
+    _pass(plan.idle_seconds)
+    network_bytes = cluster.traffic().network_bytes - bytes_before
+    after = {number: held(pid) for number, pid in cluster.brokers.process_ids.items()}
+    seconds = time.monotonic() - began_s
+    used = {number: 100 * (after[number].cpu_seconds - before[number].cpu_seconds) / seconds for number in after}
+    return Rest(after, used, network_bytes / seconds)
+
+
+def _pass(seconds: float) -> None:
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        vital.check()
+        time.sleep(min(left_s, _LOOK_S))
+
+
+async def _made(cluster: PenstockCluster, count: int) -> dict[int, StreamInfo]:
+    """So many streams, by number."""
+    found: dict[int, StreamInfo] = {}
+    numbers = iter(range(count))
+
+    async def make(client: aio.Client) -> None:
+        for number in numbers:
+            subject = f"many.{number:05d}"
+            found[number] = await client.create_stream(
+                f"many-{number:05d}", subject, timeout=TIMEOUT_S, replicas=REPLICAS
+            )
+
+    async with aio.connect(list(cluster.brokers.addresses.values()), name="penstock-bench") as client:
+        await asyncio.gather(*(make(client) for _ in range(_AT_ONCE)))
+    return found
+
+
+def _cpu_us_of_a_message(cluster: PenstockCluster, load: Load) -> float:
+    """Of all brokers together, in a load into one stream of its own."""
+    with cluster.log() as log:
+        published = log.publish(load)
+    used = sum(
+        seconds for name, seconds in published.cpu_seconds.items() if name == "leader" or name.startswith("follower")
+    )
+    return 1e6 * used / max(1, published.acks)
+
+
+def _led_by(cluster: PenstockCluster) -> tuple[float, dict[str, int]]:
+    """How long a client takes to hear of all streams, and who leads each, by name."""
+    began_s = time.monotonic()
+    streams = cluster.brokers.client.streams(timeout=TIMEOUT_S)
+    seconds = time.monotonic() - began_s
+    return seconds, {stream.name: int(stream.partitions[0].leader_id or 0) for stream in streams}
+
+
+def _failover(
+    cluster: PenstockCluster,
+    publisher: Publisher,
+    streams: Mapping[int, StreamInfo],
+    led: Mapping[str, int],
+    before: Mapping[int, list[Acked]],
+) -> Failover:
+    """Kill the broker that leads most of them."""
+    by_broker = {broker: [number for number, one in streams.items() if led[one.name] == broker]
+                 for broker in cluster.brokers.addresses}
+    victim = max(by_broker, key=lambda broker: len(by_broker[broker]))
+    killed_ns = cluster.brokers.kill(victim)
+    after = publisher.publish({number: b"after %d" % number for number in by_broker[victim]}, _FAILOVER_TIMEOUT_S)
+    seconds = sorted((min(one.acked_ns for one in found) - killed_ns) / 1e9 for found in after.values())
+    acked = [(streams[number].name, one) for known in (before, after) for number, found in known.items() for one in found]
+    left = [address for number, address in cluster.brokers.addresses.items() if number != victim]
+    read_back = asyncio.run(_read_back(left, acked))
+    return Failover(len(by_broker[victim]), tuple(seconds), len(acked), read_back)
+
+
+async def _read_back(addresses: list[str], acked: Iterable[tuple[str, Acked]]) -> int:
+    """How many messages are where their acks said. OperationalError at the first that is not."""
+    todo, count = iter(acked), 0
+
+    async def look(client: aio.Client) -> None:
+        nonlocal count
+        for stream, one in todo:
+            found = await client.get(stream, one.offset, timeout=TIMEOUT_S)
+            if found.value != one.value:
+                raise OperationalError(
+                    f"{stream}: {one.value!r} was acked at offset {one.offset}, and {found.value!r} is there"
+                )
+            count += 1
+
+    async with aio.connect(addresses, name="penstock-bench") as client:
+        await asyncio.gather(*(look(client) for _ in range(_AT_ONCE)))
+    return count
+
+
+def figures(plan: Plan, found: Found) -> list[Figure]:
+    """What a report says of it."""
+    return []
