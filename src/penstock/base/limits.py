@@ -254,6 +254,16 @@ CONNECTION_FILES_SHARE = 2  # connections get one file descriptor in so many; th
 LOG_FILES_SHARE = 8  # logs with open files: one in so many; each has two, its segment and its checkpoint
 ANSWER_FILES_SHARE = 4  # files that are open because a client has not taken its answer yet: one in so many
 
+# Several brokers of one machine, under a supervisor
+SUPERVISOR_RETRY_MS_MIN = 500  # until a broker that has ended is started again; twice as long each time
+SUPERVISOR_RETRY_MS_MAX = 60_000
+SUPERVISOR_STEADY_MS = 60_000  # a broker that ran for so long is started again as if it had never ended before
+SUPERVISOR_ORDER_MS = 20_000  # brokers of one machine stop one after the other; those left then, all at once
+SUPERVISOR_STOP_MS = 10_000  # a broker that was told to stop has ended by itself by then, or is killed
+SUPERVISOR_HELD_LINES_MAX = 200  # of the log of a broker that does not start for the reason that was told before
+SUPERVISOR_LINE_BYTES_MAX = 64 * KIB  # of a broker's log: what is longer is cut
+SUPERVISOR_CONFIG_BYTES_MAX = MIB
+
 # Raft
 RAFT_VOTERS_MAX = 5  # every commit waits for most of them; further brokers are learners
 RAFT_LEARNERS_MAX = 1_000

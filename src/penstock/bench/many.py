@@ -198,13 +198,17 @@ def _failover(
     before: Mapping[int, list[Acked]],
 ) -> Failover:
     """Kill the broker that leads most of them."""
-    by_broker = {broker: [number for number, one in streams.items() if led[one.name] == broker]
-                 for broker in cluster.brokers.addresses}
+    by_broker = {
+        broker: [number for number, one in streams.items() if led[one.name] == broker]
+        for broker in cluster.brokers.addresses
+    }
     victim = max(by_broker, key=lambda broker: len(by_broker[broker]))
     killed_ns = cluster.brokers.kill(victim)
     after = publisher.publish({number: b"after %d" % number for number in by_broker[victim]}, _FAILOVER_TIMEOUT_S)
     seconds = sorted((min(one.acked_ns for one in found) - killed_ns) / 1e9 for found in after.values())
-    acked = [(streams[number].name, one) for known in (before, after) for number, found in known.items() for one in found]
+    acked = [
+        (streams[number].name, one) for known in (before, after) for number, found in known.items() for one in found
+    ]
     left = [address for number, address in cluster.brokers.addresses.items() if number != victim]
     read_back = asyncio.run(_read_back(left, acked))
     return Failover(len(by_broker[victim]), tuple(seconds), len(acked), read_back)

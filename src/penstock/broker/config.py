@@ -64,6 +64,9 @@ class BrokerConfig:
     voters: tuple[Voter, ...]  # empty: this broker is alone, or joins
     join: tuple[Address, ...]
     rack: str | None
+    brokers: int | None  # so many under one supervisor: `machine` makes their configs of this one; None: this one alone
+    ports: tuple[int, ...]  # theirs, where they do not follow that of `listen`
+    pin: bool
     nats: tuple[NatsServer, ...] | None
     nats_port: int
     nats_credentials: Credentials
@@ -197,6 +200,11 @@ def _check_combinations(given: dict[str, _Given], mistakes: _Mistakes) -> None:
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = _Given(secret or "?", origin)
     _check_cluster(given, mistakes)
+    mistakes += [
+        f"{given[name].origin}: is for several brokers on one machine; set brokers (--brokers)"
+        for name in ("ports", "pin")
+        if name in given and given[name].value and "brokers" not in given and "brokers" not in mistakes.without_value
+    ]
     if (mistake := unprotected(_value(given, "listen"), insecure=_value(given, "insecure"))) is not None:
         mistakes.append(f"{_origin(given, 'listen')}: {mistake}")
     if _value(given, "partition_in_flight_bytes") > _value(given, "broker_in_flight_bytes"):
@@ -358,6 +366,9 @@ def _build(given: Mapping[str, _Given], mistakes: _Mistakes) -> BrokerConfig | N
         voters=value["cluster"] or (),
         join=value["join"] or (),
         rack=value["rack"],
+        brokers=value["brokers"],
+        ports=value["ports"] or (),
+        pin=value["pin"],
         nats=servers,
         nats_port=value["nats_port"],
         nats_credentials=credentials,

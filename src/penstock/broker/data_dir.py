@@ -33,7 +33,9 @@ DATA_FORMAT = 1
 
 _IDENTITY = "penstock.json"
 _LOCK = "LOCK"
-_OWN = frozenset({_LOCK, f"{_IDENTITY}.new"})
+MACHINE_FILE = "brokers.json"
+"""What a directory has in which several brokers of one machine have theirs: `machine_dir`."""
+_OWN = frozenset({_LOCK, f"{_IDENTITY}.new", f"{MACHINE_FILE}.new"})
 # What file systems and desktops put into the root of a mount; nobody's data is there.
 _FOREIGN = re.compile(r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100")
 _LOCK_BYTES_MAX = 32
@@ -88,6 +90,17 @@ class DataDir:
 
 def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
     """Make the directory where it is missing, and hold it for that broker. OperationalError: it cannot be used."""
+    folder = hold_folder(path)
+    try:
+        identity = _identity(path, broker_id)
+        return DataDir(path, identity.id, broker_id, identity.cluster_id, folder)
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def hold_folder(path: Path) -> int:
+    """Make the directory where it is missing, and hold it until its number is closed. OperationalError: in use."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -95,11 +108,29 @@ def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
         raise _unusable(path, error) from error
     try:
         _hold(folder, path)
-        identity = _identity(path, broker_id)
-        return DataDir(path, identity.id, broker_id, identity.cluster_id, folder)
     except BaseException:
         os.close(folder)
         raise
+    return folder
+
+
+def has_identity(path: Path) -> bool:
+    """Whether it is the data directory of a broker."""
+    return (path / _IDENTITY).exists()
+
+
+def check_is_free(path: Path) -> None:
+    """OperationalError if something of somebody's is there."""
+    names = sorted(entry.name for entry in path.iterdir())
+    if MACHINE_FILE in names:
+        raise OperationalError(
+            f"{path} holds the data directories of several brokers of one machine: start them with --brokers"
+        )
+    if strangers := [name for name in names if name not in _OWN and _FOREIGN.fullmatch(name) is None]:
+        shown = ", ".join(strangers[:5])
+        raise OperationalError(
+            f"{path} has no {_IDENTITY} but holds {shown}: not a data directory of Penstock's; choose an empty one"
+        )
 
 
 def _hold(folder: int, path: Path) -> None:
@@ -171,13 +202,7 @@ def _identity(path: Path, broker_id: BrokerId) -> _Identity:
 
 
 def _new_identity(path: Path, broker_id: BrokerId) -> _Identity:
-    names = sorted(entry.name for entry in path.iterdir())
-    strangers = [name for name in names if name not in _OWN and _FOREIGN.fullmatch(name) is None]
-    if strangers:
-        shown = ", ".join(strangers[:5])
-        raise OperationalError(
-            f"{path} has no {_IDENTITY} but holds {shown}: not a data directory of Penstock's; choose an empty one"
-        )
+    check_is_free(path)
     identity = _Identity(DATA_FORMAT, uuid.uuid4().hex, broker_id)
     _write(path, {"format": identity.format, "id": identity.id, "broker_id": broker_id})
     return identity
@@ -189,14 +214,17 @@ def _checksum(content: dict[str, object]) -> str:
 
 
 def _write(path: Path, content: dict[str, object]) -> None:
-    """Replace penstock.json; a crash leaves the old one or the new one."""
-    new = path / f"{_IDENTITY}.new"
-    content = {**content, "crc32c": _checksum(content)}
+    write_json(path, _IDENTITY, {**content, "crc32c": _checksum(content)})
+
+
+def write_json(path: Path, name: str, content: dict[str, object]) -> None:
+    """Replace a file of the directory; a crash leaves the old one or the new one. OSError; blocking."""
+    new = path / f"{name}.new"
     with new.open("wb") as file:
         file.write(json.dumps(content).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    new.rename(path / _IDENTITY)
+    new.rename(path / name)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -24,6 +24,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("human", "json")
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
+BROKERS_MAX = 256
 RACK_CHARS_MAX = 128
 
 
@@ -114,6 +115,25 @@ def _scrub_interval_ms(value: object) -> int:
     if not limits.SCRUB_INTERVAL_MS_MIN <= interval_ms <= limits.SCRUB_INTERVAL_MS_MAX:
         raise ValueError(f"{value!r} is not between 1s and 365d")
     return interval_ms
+
+
+def _brokers(value: object) -> int:
+    return _integer(value, 1, BROKERS_MAX)
+
+
+def _ports(value: object) -> tuple[int, ...]:
+    ports = tuple(_integer(part, 1, 65_535) for part in (_texts_of_ports(value)))
+    if doubles := sorted({str(port) for port in ports if ports.count(port) > 1}):
+        raise ValueError(f"the same port for two brokers: {', '.join(doubles)}")
+    return ports
+
+
+def _texts_of_ports(value: object) -> tuple[object, ...]:
+    if isinstance(value, list | tuple) and not any(isinstance(part, str) for part in value):
+        return tuple(value)  # of a file
+    if not (parts := _parts(value, "ports parted by commas, such as 7422,7500")):
+        raise ValueError("no port given; expected some parted by commas, such as 7422,7500")
+    return parts
 
 
 def _boolean(value: object) -> bool:
@@ -305,8 +325,26 @@ _TABLE = (
         _rack,
         None,
         "NAME",
-        "Where this broker stands: a host, a rack, a zone. Replicas are spread over different ones.",
+        "Where this broker stands: a host, a rack, a zone. Replicas are spread over different ones. Not set: somewhere "
+        "of its own; with `brokers`, the name of this machine.",
     ),
+    Setting(
+        "brokers",
+        _brokers,
+        None,
+        "N",
+        "Run so many brokers, one for each core, and keep them running. They are `id` and those that follow, at "
+        "`listen` and the ports that follow, each with a directory of its own in `data_dir`. Their `rack` is this "
+        "machine. Not set: one broker, in this process.",
+    ),
+    Setting(
+        "ports",
+        _ports,
+        None,
+        "PORT",
+        "The ports of these brokers, parted by commas, where they do not follow that of `listen`.",
+    ),
+    Setting("pin", _boolean, False, "", "Keep each of these brokers on a core of its own, where there are so many."),
     Setting(
         "nats",
         _urls,

@@ -29,11 +29,14 @@ EXAMPLES = examples(
     "# the second of three brokers, which share a NATS",
     "penstock serve --id 2 --cluster 1@10.0.0.1:7422,2@10.0.0.2:7422,3@10.0.0.3:7422 --nats nats://nats.example:4222 "
     "--insecure",
+    "# eight brokers, one for each core of this machine, and a nats-server",
+    "penstock serve --brokers 8",
     "# what would be used, and where it comes from",
     "penstock serve --config penstock.toml --print-config",
 )
 _PANELS = {
     **dict.fromkeys(("id", "cluster", "join", "rack"), "Cluster"),
+    **dict.fromkeys(("brokers", "ports", "pin"), "Several brokers"),
     "nats": "NATS",
     "log": "Log",
     **dict.fromkeys(("partition", "broker", "disk"), "Limits"),
@@ -72,6 +75,9 @@ def _serve(
 
     A broker of a cluster prints [bold]cluster id=N voters=ID@HOST:PORT,…[/bold] once it listens. It is ready when the
     metadata leader has registered it; until then it logs what it waits for, and what it has can be read.
+
+    With [bold]--brokers N[/bold] it runs N brokers, each a process, and starts again what ends. They are a cluster, or
+    part of one, and the line names all of them: client=HOST:PORT,HOST:PORT,…
     """
     with undisturbed():
         from penstock.broker.config import load, to_toml
@@ -91,12 +97,22 @@ def _serve(
         logging.getLogger("penstock.broker").warning(
             "hot path: %s, several times slower than compiled; docs/how-to/build.md says how to compile it", way()
         )
+    if settings.brokers is not None:
+        from penstock.broker.supervisor import run_machine
+
+        raise typer.Exit(
+            run_machine(settings, ready=lambda clients, nats: _announce_all(clients, nats, settings.data_dir))
+        )
     raise typer.Exit(run(settings, ready=announce, listening=announce_cluster))
 
 
 def announce(addresses: Addresses) -> None:
     """The line that says that the broker serves; what starts a broker waits for it."""
-    _print(f"ready client={addresses.client} nats={addresses.nats} data={addresses.data_dir}")
+    _announce_all(str(addresses.client), addresses.nats, addresses.data_dir)
+
+
+def _announce_all(client: str, nats: str, data_dir: Path) -> None:
+    _print(f"ready client={client} nats={nats} data={data_dir}")
 
 
 def announce_cluster(addresses: Addresses) -> None:

@@ -1,0 +1,218 @@
+"""One broker of a machine, as a process that is started again when it ends.
+
+Rules: it gets a session of its own, so that Ctrl-C reaches the supervisor alone, and none of the environment that is
+meant for the supervisor. Its log is passed on line by line, each with the broker's name; that of a start that fails for
+the reason that was told before is not. What is longer than SUPERVISOR_LINE_BYTES_MAX is cut. When to start it again is
+for `restarts` to say.
+
+    started ──listening──▶ listens ──ready──▶ serves
+       ▲                                        │ (from any of them)
+       └──────── the delay is over ◀── ended ◀──┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from enum import Enum
+
+import msgspec
+
+from penstock.base import limits
+from penstock.broker.child import environment_of_child
+from penstock.broker.handed import Handed, encode
+from penstock.broker.restarts import Ended, Restarts
+from penstock.broker.supervised import LISTENING, READY, REASON
+from penstock.broker.systemd import NOTIFY_VARIABLE
+
+_log = logging.getLogger("penstock.supervisor")
+_PROGRAM = "from penstock.broker.supervised import main; main()"
+
+Written = Callable[[str, bytes], None]
+"""Takes a line of the log of the broker of that name."""
+
+
+class State(Enum):
+    """Where a broker is."""
+
+    STARTED = "started"
+    LISTENS = "listens"
+    SERVES = "serves"
+    ENDED = "ended"
+
+
+class Keeper:
+    """Keeps one broker running. `changed` is called when its `state` is another one."""
+
+    def __init__(self, name: str, handed: Handed, written: Written, changed: Callable[[], None]) -> None:
+        self.name = name
+        self.state = State.ENDED
+        self.is_in_trouble = False  # its last start came to nothing
+        self.last_code = 0  # of the last run that has ended
+        self._handed = handed
+        self._written = written
+        self._changed = changed
+        self._restarts = Restarts()
+        self._process: Process | None = None
+        self._reason = ""
+        self._held: deque[bytes] | None = None  # the log of a start that may fail as the one before
+        self._stopping = asyncio.Event()
+        self._is_told = False  # to end
+        self._finished = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start it, again and again, until it is told to stop or cannot work."""
+        try:
+            while not self._stopping.is_set():
+                delay_ms = await self._run_once()
+                if delay_ms is None:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay_ms / 1_000):
+                        await self._stopping.wait()
+        finally:
+            self._finished.set()
+
+    async def _run_once(self) -> int | None:
+        """One run; in how many milliseconds the next one begins, None if there is to be none."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self.last_code, has_listened = await self._process_ended()
+        if self._stopping.is_set():
+            return None
+        ran_ms = int((loop.time() - began_s) * 1_000)
+        verdict = self._restarts.ended(Ended(self.last_code, ran_ms, has_listened, self._reason))
+        if verdict.is_news:
+            self._let_go()
+            self._tell(has_listened, verdict.delay_ms)
+        self._held = None if has_listened else deque(maxlen=limits.SUPERVISOR_HELD_LINES_MAX)
+        self.is_in_trouble = not has_listened
+        self._set(State.ENDED)
+        return verdict.delay_ms
+
+    def will_stop(self) -> None:
+        """From now on it is not started again; it runs on until `stop`."""
+        self._stopping.set()
+
+    async def stop(self, timeout_ms: int) -> bool:
+        """SIGTERM, and SIGKILL after `timeout_ms`; whether it ended by itself, and well. Twice is fine."""
+        self._stopping.set()
+        self._is_told = True
+        self._send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                await self._finished.wait()
+        except TimeoutError:
+            _log.error("%s does not stop: it is killed; its next start recovers", self.name)
+            self._send(signal.SIGKILL)
+            await self._finished.wait()
+        return self.last_code == 0
+
+    # Inside
+
+    async def _process_ended(self) -> tuple[int, bool]:
+        """A process from its start to its end: its exit code, and whether it has listened."""
+        self._reason = ""
+        environment = environment_of_child()
+        environment.pop(NOTIFY_VARIABLE, None)  # it is the supervisor that tells systemd
+        process = self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-c", _PROGRAM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=limits.SUPERVISOR_LINE_BYTES_MAX,
+            env=environment,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if self._is_told:  # while it was being started
+            self._send(signal.SIGTERM)
+        self._set(State.STARTED)
+        try:
+            with contextlib.suppress(OSError):  # it has ended already: its exit code says why
+                process.stdin.write(encode(self._handed))
+                await process.stdin.drain()
+            # Both end with it.
+            has_listened, _ = await asyncio.gather(self._read_news(process.stdout), self._pass_on(process.stderr))
+            return await process.wait(), has_listened
+        finally:
+            process.stdin.close()
+            self._process = None
+
+    async def _read_news(self, stdout: asyncio.StreamReader) -> bool:
+        has_listened = False
+        async for line in _lines(stdout):
+            word, _, rest = line.partition(b" ")
+            if word == LISTENING:
+                has_listened, self.is_in_trouble = True, False
+                self._let_go()
+                self._set(State.LISTENS)
+            elif word == READY:
+                self._set(State.SERVES)
+            elif word == REASON:
+                with contextlib.suppress(msgspec.DecodeError):
+                    self._reason = msgspec.json.decode(rest, type=str)
+        return has_listened
+
+    async def _pass_on(self, stderr: asyncio.StreamReader) -> None:
+        async for line in _lines(stderr):
+            if self._held is None:
+                self._written(self.name, line)
+            else:
+                self._held.append(line)
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        for line in held or ():
+            self._written(self.name, line)
+
+    def _tell(self, has_listened: bool, delay_ms: int | None) -> None:
+        code = self.last_code
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"has ended (exit code {code})"
+        if not has_listened:
+            how = f"does not start ({'exit code' if code >= 0 else 'signal'} {abs(code)})"
+        if delay_ms is None:
+            then = "its settings cannot work, so it is not started again"
+        else:
+            then = f"it is started again in {delay_ms / 1_000:g} s"
+            then += "" if has_listened else ", and as often as it takes; this is not told again"
+        _log.error("%s %s; %s", self.name, how, then)  # why: its own log, just before, says so
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
+                self._process.send_signal(number)
+
+    def _set(self, state: State) -> None:
+        self.state = state
+        self._changed()
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Each line without its end; what is too long is cut."""
+    while True:
+        try:
+            line = await reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError as error:
+            yield await reader.readexactly(error.consumed)
+            continue
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                yield error.partial
+            return
+        yield line.rstrip(b"\n")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

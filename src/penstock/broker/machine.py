@@ -1,0 +1,254 @@
+"""The brokers of one machine: which they are, where they listen, and what their folder remembers of them.
+
+Rules: the settings of a supervisor are those of its first broker; every other one has the next id, the next port, a
+data directory of its own, and all else alike, the rack too. Who the cluster began with is settled by the first start,
+and remembered: brokers that come later join. What was given up by a number that became smaller cannot be known, so that
+is refused. All mistakes are told together, before anything is started.
+
+| settings                     | the cluster begins with                 | who joins                    |
+|------------------------------|-----------------------------------------|------------------------------|
+| neither `cluster` nor `join` | 1, 3 or 5 of these brokers, the first   | the others, at those         |
+| `cluster`                    | those of the list; `id` is one of them  | the others, at those         |
+| `join`                       | whoever it began with                   | all of them                  |
+
+    DIR/brokers.json   {"format": 1, "first_id": 1, "ports": [7422, 7423, 7424], "voters": [1, 2, 3]}
+    DIR/broker-1       the data directory of broker 1, and so on
+
+An odd number of voters survives as much as the next even one does. With `cluster`, every machine has one voter to begin
+with: the loss of a machine is the loss of one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError, OperationalError
+from penstock.base.ids import BrokerId
+from penstock.broker.config import BrokerConfig
+from penstock.broker.data_dir import MACHINE_FILE, check_is_free, has_identity, hold_folder, write_json
+from penstock.broker.settings import BROKER_ID_MAX, RACK_CHARS_MAX, Address, Voter, as_reached
+from penstock.vfs.real import read_whole
+
+_FORMAT = 1
+_PORT_MAX = 65_535
+_Port = Annotated[int, msgspec.Meta(ge=1, le=_PORT_MAX)]
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What brokers.json says."""
+
+    format: Annotated[int, msgspec.Meta(ge=1)]
+    first_id: Annotated[int, msgspec.Meta(ge=1, le=BROKER_ID_MAX)]
+    ports: Annotated[tuple[_Port, ...], msgspec.Meta(min_length=1)]
+    voters: tuple[int, ...] = ()  # of these brokers
+
+
+@dataclass(frozen=True, slots=True)
+class MachineDir:
+    """The folder of a machine's brokers, which this process holds."""
+
+    path: Path
+    remembered: Remembered | None  # None: it is new
+    _folder: int
+
+    def remember(self, remembered: Remembered) -> None:
+        """Write it, if it is news. OperationalError: it cannot be; blocking."""
+        if remembered == self.remembered:
+            return
+        try:
+            write_json(self.path, MACHINE_FILE, msgspec.to_builtins(remembered))
+        except OSError as error:
+            raise OperationalError(f"cannot write {self.path / MACHINE_FILE}: {error.strerror or error}") from error
+
+    def release(self) -> None:
+        """Let another supervisor have it."""
+        os.close(self._folder)
+
+
+def take_machine_dir(path: Path) -> MachineDir:
+    """Make the folder where it is missing, and hold it. OperationalError: it cannot be used."""
+    folder = hold_folder(path)
+    try:
+        return MachineDir(path, _remembered(path), folder)
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def _remembered(path: Path) -> Remembered | None:
+    if has_identity(path):
+        raise OperationalError(
+            f"{path} is the data directory of one broker: start it without --brokers, or give these a folder of their "
+            "own (--data-dir) and have them join it"
+        )
+    file = path / MACHINE_FILE
+    try:
+        content = read_whole(file, limits.IDENTITY_BYTES_MAX)
+    except FileNotFoundError:
+        check_is_free(path)
+        return None
+    except OSError as error:
+        raise OperationalError(f"cannot read {file}: {error.strerror or error}") from error
+    try:
+        remembered = msgspec.json.decode(content, type=Remembered)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise OperationalError(
+            f"{file} is not readable as Penstock's ({error}); nothing was touched. Restore it: the data directories of "
+            "the brokers are beside it"
+        ) from None
+    if remembered.format > _FORMAT:
+        raise OperationalError(
+            f"{file} has format {remembered.format}; this Penstock reads up to {_FORMAT}: upgrade it"
+        )
+    return remembered
+
+
+def planned(config: BrokerConfig, known: Remembered | None) -> tuple[list[BrokerConfig], Remembered]:
+    """The config of each broker, and what is to be remembered of them. ConfigError with every mistake.
+
+    `nats` of the configs is that of `config`.
+    """
+    count = config.brokers or 1
+    mistakes = _changed(config, count, known)
+    ids = [BrokerId(config.broker_id + place) for place in range(count)]
+    if ids[-1] > BROKER_ID_MAX:
+        mistakes.append(f"--brokers: the last of {count} brokers would have the id {ids[-1]}")
+    if config.listen.is_any and config.advertise is None and (count > 1 or config.voters or config.join):
+        mistakes.append(
+            f"--listen: {config.listen} stands for every address of this machine, and for none at which brokers find "
+            "each other: name one (--listen), or the one that they are told (--advertise)"
+        )
+    ports = _ports(config, count, known, mistakes)
+    if mistakes:
+        raise ConfigError(mistakes)
+    told = [_told(config, ports, place) for place in range(count)]
+    mistakes += _taken(config, ids, told)
+    if mistakes:
+        raise ConfigError(mistakes)
+    if known is not None:
+        own_voters = known.voters
+    elif config.voters or config.join:
+        own_voters = ()
+    else:
+        own_voters = tuple(ids[: _odd(min(count, limits.RAFT_VOTERS_MAX))])
+    voters = config.voters or tuple(Voter(one, told[one - ids[0]]) for one in map(BrokerId, own_voters))
+    configs = [_of_one(config, ids[place], Address(config.listen.host, ports[place]), told[place], voters)
+               for place in range(count)]  # fmt: skip
+    return configs, Remembered(_FORMAT, ids[0], tuple(ports), own_voters)
+
+
+def _odd(count: int) -> int:
+    return count - (count + 1) % 2
+
+
+def _changed(config: BrokerConfig, count: int, known: Remembered | None) -> list[str]:
+    """What contradicts an earlier start."""
+    if known is None:
+        return []
+    mistakes = []
+    if config.broker_id != known.first_id:
+        mistakes.append(
+            f"--id: the first broker of {config.data_dir} is {known.first_id}, not {config.broker_id}: "
+            "wrong --data-dir?"
+        )
+    if count < len(known.ports):
+        last = known.first_id + len(known.ports) - 1
+        mistakes.append(
+            f"--brokers: {config.data_dir} holds brokers {known.first_id} to {last}, and {count} are fewer: what the "
+            f"others hold would be missing, and a broker cannot be removed from its cluster; give --brokers "
+            f"{len(known.ports)}"
+        )
+    return mistakes
+
+
+def _ports(config: BrokerConfig, count: int, known: Remembered | None, mistakes: list[str]) -> list[int]:
+    if config.ports:
+        if len(config.ports) != count:
+            mistakes.append(f"--ports: {len(config.ports)} ports for {count} brokers")
+        return list(config.ports)
+    if config.listen.port:
+        ports = list(range(config.listen.port, config.listen.port + count))
+        if ports[-1] > _PORT_MAX:
+            mistakes.append(f"--listen: the last of {count} brokers would have the port {ports[-1]}")
+        return ports
+    ports = [] if known is None else list(known.ports)
+    return [*ports, *_free_ports(config.listen.host, count - len(ports), mistakes)]
+
+
+def _free_ports(host: str, count: int, mistakes: list[str]) -> list[int]:
+    """Ports that nobody uses now: these brokers must know each other's before they start."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(socket.create_server((host, 0), family=family)) for _ in range(count)]
+            return [one.getsockname()[1] for one in sockets]
+    except OSError as error:
+        mistakes.append(f"--listen: no port of {host} can be had: {error.strerror or error}")
+        return []
+
+
+def _told(config: BrokerConfig, ports: Sequence[int], place: int) -> Address:
+    """Where the others reach the broker at that place."""
+    if config.advertise is None:
+        return Address(config.listen.host, ports[place])
+    # As far from the first one's as where it listens.
+    return Address(config.advertise.host, config.advertise.port + ports[place] - ports[0])
+
+
+def _taken(config: BrokerConfig, ids: Sequence[BrokerId], told: Sequence[Address]) -> list[str]:
+    """What these brokers and the others of the list would both be."""
+    mistakes = [
+        f"--advertise: the broker at {one.host} would be told to be at port {one.port}"
+        for one in told
+        if not 0 < one.port <= _PORT_MAX
+    ]
+    for voter in config.voters:
+        if voter.broker_id == config.broker_id:
+            continue
+        if voter.broker_id in ids:
+            mistakes.append(
+                f"--cluster: broker {voter.broker_id} would be one of the {len(ids)} of this machine, which are "
+                f"{ids[0]} to {ids[-1]}: name one of each machine, with ids that leave room for its others, as "
+                "1@a:7422,101@b:7422,201@c:7422"
+            )
+        if as_reached(voter.address) in map(as_reached, told):
+            mistakes.append(
+                f"--cluster: {voter.address} is the address of one of the {len(ids)} brokers of this machine"
+            )
+    return mistakes
+
+
+def _of_one(
+    config: BrokerConfig, broker_id: BrokerId, listen: Address, told: Address, voters: tuple[Voter, ...]
+) -> BrokerConfig:
+    is_voter = any(voter.broker_id == broker_id for voter in voters)
+    return replace(
+        config,
+        data_dir=config.data_dir / folder_of(broker_id),
+        listen=listen,
+        advertise=told,  # so that its data directory, which may know another address, does not count
+        broker_id=broker_id,
+        voters=voters if is_voter else (),
+        join=() if is_voter else config.join or tuple(voter.address for voter in voters),
+        rack=config.rack or socket.gethostname()[:RACK_CHARS_MAX] or None,
+        brokers=None,
+        ports=(),
+        pin=False,
+        origins=MappingProxyType({**config.origins, "id": "--id", "listen": "--listen"}),
+        shown=MappingProxyType({}),
+    )
+
+
+def folder_of(broker_id: int) -> str:
+    """The name of a broker's data directory, and of the broker in the log."""
+    return f"broker-{broker_id}"

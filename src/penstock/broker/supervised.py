@@ -1,0 +1,93 @@
+"""A broker under a supervisor: its config comes through stdin, and when that ends, so does the broker.
+
+Rules: stdin stays open for as long as the supervisor lives: its end is the supervisor's, however that ended, and the
+broker stops in good order. What the supervisor is to know goes to stdout, a line each; the log goes to stderr.
+
+    listening            it can be asked
+    ready                it has its part in the cluster
+    reason TEXT          the last error of its log, before it ends; TEXT is a JSON string
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError
+from penstock.base.importing import undisturbed
+from penstock.broker import logs
+from penstock.broker.handed import Handed, decode
+from penstock.broker.restarts import USED_WRONGLY
+
+LISTENING, READY, REASON = b"listening", b"ready", b"reason"
+_STDIN = 0
+_log = logging.getLogger("penstock.broker")
+
+
+class _LastError(logging.Handler):
+    """Keeps the last error that was logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = logs.without_secrets(record.getMessage())
+
+
+def main() -> None:
+    """The process of one broker."""
+    handed = _handed()
+    if handed is None:
+        sys.exit("the supervisor was gone before it had said anything")
+    if handed.cpu is not None:
+        with suppress(OSError, AttributeError):  # it is no reason not to serve
+            os.sched_setaffinity(0, {handed.cpu})
+    config = handed.config
+    logs.configure(level=config.log_level, log_format=config.log_format, colour=handed.colour)
+    last = _LastError()
+    logging.getLogger("penstock").addHandler(last)
+    threading.Thread(target=_stop_with_supervisor, name="supervisor's end", daemon=True).start()
+    with undisturbed():
+        from penstock.broker.serve import run
+    try:
+        code = run(config, listening=lambda _: _say(LISTENING), ready=lambda _: _say(READY))
+    except ConfigError as error:
+        for mistake in error.mistakes:
+            _log.error("%s", mistake)
+        last.text = "; ".join(error.mistakes)
+        code = USED_WRONGLY
+    if last.text:
+        _say(REASON + b" " + msgspec.json.encode(last.text))
+    sys.exit(code)
+
+
+def _handed() -> Handed | None:
+    received = bytearray()
+    while not received.endswith(b"\n") and len(received) <= limits.SUPERVISOR_CONFIG_BYTES_MAX:
+        chunk = os.read(_STDIN, limits.SUPERVISOR_CONFIG_BYTES_MAX)
+        if not chunk:
+            return None
+        received += chunk
+    return decode(bytes(received))
+
+
+def _stop_with_supervisor() -> None:
+    with suppress(OSError):
+        while os.read(_STDIN, 1):
+            pass
+    _log.warning("the supervisor is gone: the broker stops")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _say(line: bytes) -> None:
+    with suppress(OSError):  # nobody is there any more
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()

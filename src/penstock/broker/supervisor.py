@@ -1,0 +1,177 @@
+"""Several brokers of one machine, each a process, under this one.
+
+Rules: nats-server is started once, or is somebody's (`nats`). The supervisor holds the folder, not the data: a broker
+that ends takes nobody with it, and is started again (`keeper`). At a stop the brokers stop one after the other, the
+last one first, so that each has somebody to hand over to; whoever is left after SUPERVISOR_ORDER_MS stops with the
+others. nats-server ends last. If the supervisor is killed, the brokers notice and stop in good order (`supervised`).
+
+It is ready when every broker serves, or has trouble that was told, and one serves at least. If none can start, it ends.
+
+    exit code 0   told to stop, and every broker stopped in good order
+              1   a broker did not; or no broker starts
+              2   no broker can work with its settings
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError, PenstockError
+from penstock.broker.config import BrokerConfig
+from penstock.broker.handed import Handed
+from penstock.broker.keeper import Keeper, State
+from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
+from penstock.broker.nats_credentials import parse_nats_urls
+from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.signals import on_signals
+from penstock.broker.systemd import Notifier
+
+_log = logging.getLogger("penstock.supervisor")
+
+
+def run_machine(config: BrokerConfig, *, ready: Callable[[str, str], None]) -> int:
+    """Run `config.brokers` brokers until SIGTERM or SIGINT; the exit code. Blocks; one call per process.
+
+    `ready` hears where clients find them, and the URL of NATS. ConfigError if the settings are not for the folder.
+    """
+    try:
+        return asyncio.run(_Supervisor(config, ready).run())
+    except ConfigError:
+        raise
+    except (PenstockError, OSError) as error:
+        _log.error("%s", error)
+        return 1
+
+
+@dataclass(slots=True)
+class _Supervisor:
+    config: BrokerConfig
+    ready: Callable[[str, str], None]
+    _keepers: list[Keeper] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_clean: bool = True
+
+    async def run(self) -> int:
+        on_signals(asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT), self._told_to_stop)
+        notifier = Notifier(os.environ)
+        folder = take_machine_dir(self.config.data_dir)
+        embedded: EmbeddedNats | None = None
+        try:
+            configs = self._planned(folder)
+            if self.config.nats is None:
+                embedded = await EmbeddedNats.start(data_dir=self.config.data_dir, port=self.config.nats_port)
+                configs = [replace(one, nats=parse_nats_urls(embedded.url)) for one in configs]
+            return await self._keep(configs, notifier)
+        finally:
+            if embedded is not None:
+                await embedded.stop()
+            folder.release()
+
+    def _planned(self, folder: MachineDir) -> list[BrokerConfig]:
+        configs, remembered = planned(self.config, folder.remembered)
+        folder.remember(remembered)
+        return configs
+
+    def _told_to_stop(self) -> None:
+        self._stopping.set()
+        self._changed.set()
+
+    # The brokers
+
+    async def _keep(self, configs: list[BrokerConfig], notifier: Notifier) -> int:
+        cores = _cores(len(configs)) if self.config.pin else [None] * len(configs)
+        colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        self._keepers = [
+            Keeper(folder_of(one.broker_id), Handed(one, core, colour), self._write, self._changed.set)
+            for one, core in zip(configs, cores, strict=True)
+        ]
+        tasks = [asyncio.create_task(keeper.run(), name=keeper.name) for keeper in self._keepers]
+        try:
+            code = await self._watch(configs, notifier, tasks)
+            notifier.stopping()
+            await self._stop()
+            return code or (0 if self._is_clean else 1)
+        finally:
+            for keeper in self._keepers:
+                await keeper.stop(0)  # whatever has happened, none stays behind
+            await asyncio.wait(tasks)
+
+    async def _watch(self, configs: list[BrokerConfig], notifier: Notifier, tasks: list[asyncio.Task[None]]) -> int:
+        """Until it is to stop: 0, or the exit code where no broker can be had."""
+        is_ready, status = False, ""
+        while not self._stopping.is_set():
+            await self._changed.wait()
+            self._changed.clear()
+            for task in tasks:
+                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+            serving = sum(keeper.state is State.SERVES for keeper in self._keepers)
+            if serving and not is_ready and all(_is_settled(keeper) for keeper in self._keepers):
+                is_ready = True
+                self._announce(configs, notifier)
+            if status != (status := f"{serving} of {len(self._keepers)} brokers serve"):
+                notifier.status(status)
+            if not is_ready and all(keeper.is_in_trouble and keeper.state is State.ENDED for keeper in self._keepers):
+                _log.error("none of the %d brokers starts", len(self._keepers))
+                return max(keeper.last_code if keeper.last_code > 0 else 1 for keeper in self._keepers)
+        return 0
+
+    def _announce(self, configs: list[BrokerConfig], notifier: Notifier) -> None:
+        clients = ",".join(str(one.advertise or one.listen) for one in configs)
+        nats = ",".join(map(str, configs[0].nats or ()))
+        self.ready(clients, nats)
+        notifier.ready(f"serving clients on {clients}, NATS at {nats}")
+
+    async def _stop(self) -> None:
+        """One after the other, the last one first; all at once when that takes too long."""
+        _log.info("stopping")
+        for keeper in self._keepers:
+            keeper.will_stop()
+        left = list(self._keepers)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.SUPERVISOR_ORDER_MS / 1_000):
+                while left:
+                    self._is_clean &= await left[-1].stop(limits.SUPERVISOR_STOP_MS)
+                    left.pop()
+        if left:
+            _log.warning("the brokers do not stop one after the other in time: the last %d stop together", len(left))
+            ends = await asyncio.gather(*(keeper.stop(limits.SUPERVISOR_STOP_MS) for keeper in left))
+            self._is_clean &= all(ends)
+        _log.info("stopped")
+
+    # Its log
+
+    def _write(self, name: str, line: bytes) -> None:
+        """A line of a broker's, with its name."""
+        with contextlib.suppress(OSError):  # nobody reads it any more: no reason to stop
+            if self.config.log_format != "json":
+                sys.stderr.buffer.write(b"%b | %b\n" % (name.encode(), line))
+            elif line.startswith(b'{"'):
+                sys.stderr.buffer.write(b'{"broker":%b,%b\n' % (msgspec.json.encode(name), line[1:]))
+            else:
+                _log.warning("%s", line.decode("utf-8", "backslashreplace"), extra={"broker": name})
+            sys.stderr.buffer.flush()
+
+
+def _is_settled(keeper: Keeper) -> bool:
+    return keeper.state is State.SERVES or keeper.is_in_trouble
+
+
+def _cores(count: int) -> list[int | None]:
+    """A core for each, or none for anybody where there are not enough."""
+    available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(available) < count:
+        _log.warning("%d brokers are not kept on cores of their own: there are %d", count, len(available))
+        return [None] * count
+    return list(available[:count])
