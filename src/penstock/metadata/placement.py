@@ -89,12 +89,12 @@ def _with_followers(
     first: BrokerState, live: list[BrokerState], replicas: int, held: Counter[BrokerId], chance: Chance
 ) -> tuple[BrokerId, ...]:
     chosen = [first.broker_id]
-    on_rack = Counter([_rack(first)])
+    on_rack = Counter([rack_of(first)])
     left = [one for one in live if one is not first]
     while len(chosen) < replicas:
-        best = _least(left, lambda one: (on_rack[_rack(one)], held[one.broker_id]), chance)
+        best = _least(left, lambda one: (on_rack[rack_of(one)], held[one.broker_id]), chance)
         chosen.append(best.broker_id)
-        on_rack[_rack(best)] += 1
+        on_rack[rack_of(best)] += 1
         left.remove(best)
     return tuple(chosen)
 
@@ -105,5 +105,6 @@ def _least(
     return min(brokers, key=lambda one: (*load(one), chance.random()))
 
 
-def _rack(broker: BrokerState) -> str | BrokerId:
+def rack_of(broker: BrokerState) -> str | BrokerId:
+    """Where it stands; one that does not say stands alone."""
     return broker.broker_id if broker.rack is None else broker.rack

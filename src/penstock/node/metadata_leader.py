@@ -10,7 +10,7 @@ given up, rightly, what it acknowledged in this one.)
 |------------------|-----------|------------------------------------------------------------------------------|
 | no member        | a learner | at once                                                                      |
 | a learner        | a voter   | it has the log, and there are fewer voters than the largest odd number of    |
-|                  |           | members, up to RAFT_VOTERS_MAX                                               |
+|                  |           | members, up to RAFT_VOTERS_MAX; and its turn has come (`metadata.voters`)    |
 | member, new disk | no member | it asks to be registered                                                     |
 """
 
@@ -34,6 +34,7 @@ from penstock.metadata.commands import FormCluster
 from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
+from penstock.metadata.voters import next_voter
 from penstock.node.administration import Administration
 from penstock.node.internal import left_over, overdue_alteration, target_of
 from penstock.node.metadata_link import Administrative
@@ -233,12 +234,15 @@ class MetadataLeader:
                 return Membership(membership.voters, tuple(sorted((*membership.learners, broker_id))))
         members = len(membership.voters) + sum(learner in live for learner in membership.learners)
         voters = min(limits.RAFT_VOTERS_MAX, members - (members + 1) % 2)
-        if len(membership.voters) < voters:
-            for broker_id in membership.learners:
-                if broker_id in live and self._quorum.match_index(broker_id) + _LAG_MAX >= self._quorum.commit:
-                    learners = tuple(one for one in membership.learners if one != broker_id)
-                    return Membership(tuple(sorted((*membership.voters, broker_id))), learners)
-        return membership
+        if len(membership.voters) >= voters:
+            return membership
+        learners = [one for one in membership.learners if one in live]
+        ready = [one for one in learners if self._quorum.match_index(one) + _LAG_MAX >= self._quorum.commit]
+        chosen = next_voter(self._quorum.image, membership.voters, learners, ready, voters)
+        if chosen is None:
+            return membership
+        left = tuple(one for one in membership.learners if one != chosen)
+        return Membership(tuple(sorted((*membership.voters, chosen))), left)
 
 
 def _without(membership: Membership, broker_id: BrokerId) -> Membership:
