@@ -42,4 +42,5 @@ def test_files_of_folders_within_count(tmp_path: Path) -> None:
 def test_what_a_process_writes_counts_unless_it_lies_in_memory(tmp_path: Path) -> None:
     before = traffic([], [os.getpid()], ())
     (tmp_path / "file").write_bytes(bytes(1 << 20))
-    assert traffic([], [os.getpid()], ()).since(before).written_bytes in (0, 1 << 20)
+    written = traffic([], [os.getpid()], ()).since(before).written_bytes
+    assert written == 0 or 1 << 20 <= written < (1 << 20) + (1 << 16)  # the file system may write a page of its own
