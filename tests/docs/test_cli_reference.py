@@ -57,6 +57,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
         for name in (
             "serve",
             "demo",
+            "nats-config",
             "publish",
             "read",
             "status",
@@ -78,6 +79,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "latency",
             "limits",
             "reach",
+            "read-replicas",
             "replicated",
             "report",
             "scale",
