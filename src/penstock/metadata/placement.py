@@ -74,12 +74,12 @@ def place_observers(
             text = f"{observers} brokers are to observe a partition beside those that hold {list(state.replicas)}"
             text += f", but only {len(left) + len(chosen)} others are there"
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=len(live))
-        on_rack = Counter(_rack(image.brokers[one]) for one in (*state.replicas, *chosen) if one in image.brokers)
+        on_rack = Counter(rack_of(image.brokers[one]) for one in (*state.replicas, *chosen) if one in image.brokers)
         while len(chosen) < observers:
-            best = _least(left, lambda one: (on_rack[_rack(one)], held[one.broker_id]), chance)  # noqa: B023 (at once)
+            best = _least(left, lambda one: (on_rack[rack_of(one)], held[one.broker_id]), chance)  # noqa: B023 (at once)
             chosen.append(best.broker_id)
             held[best.broker_id] += 1
-            on_rack[_rack(best)] += 1
+            on_rack[rack_of(best)] += 1
             left.remove(best)
         placed.append(tuple(chosen))
     return tuple(placed)
