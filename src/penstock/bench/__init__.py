@@ -27,6 +27,7 @@ what can be said. CPU seconds of every process are taken beside the clock: they 
 | `latency_…`   | the sender and the receivers of a latency run, and what its rounds say     |
 | `limits`      | what the machine itself can do                                             |
 | `scale`       | many streams and long ones: idle cost, memory, start, look-ups             |
+| `many`        | many streams on three brokers: idle cost, and the loss of one              |
 | `extras`      | packages that not everybody needs, looked for before a run begins          |
 | `place`       | where logs lie, and what a killed run left behind                          |
 | `refusals`    | what a server says in place of an ack, as a sentence                       |

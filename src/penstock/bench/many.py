@@ -50,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     streams: int = STREAMS
     idle_seconds: float = 20.0
-    settle_seconds: float = 5.0  # until checkpoints are written and the sessions are told
+    settle_seconds: float = 40.0  # until logs rest (LOG_REST_MS), and have told of it
     load: Load = _LOAD
 
     @property
@@ -234,5 +234,41 @@ async def _read_back(addresses: list[str], acked: Iterable[tuple[str, Acked]]) -
 
 
 def figures(plan: Plan, found: Found) -> list[Figure]:
-    """What a report says of it."""
-    return []
+    """What a report says of it: of several brokers, the worst one."""
+    which = f"{plan.streams:,} idle streams"
+
+    def goal(reach: float, stretch: float | None = None) -> tuple[float | None, float | None]:
+        return (reach, stretch) if plan.has_goals else (None, None)
+
+    many, empty, over = found.many, found.empty, found.failover
+    grown = {number: one.resident_bytes - empty.held[number].resident_bytes for number, one in many.held.items()}
+    each = [size / plan.streams / 1024 for size in grown.values()]
+    cpu = list(many.cpu_percent.values())
+    lost = over.seconds or (0.0,)
+    median = lost[len(lost) // 2]
+    failed = f"loss of a broker that leads {over.led:,} of {plan.streams:,}"
+    return [
+        Figure("idle-cpu", f"{which}: CPU of a broker", "% of a core", max(cpu), *goal(5), min(cpu), max(cpu)),
+        Figure("empty-cpu", "no stream: the same", "% of a core", max(empty.cpu_percent.values())),
+        Figure("idle-memory", f"{which}: resident, each, a broker", "KB", max(each), *goal(12), min(each), max(each)),
+        Figure("idle-network", f"{which}: between the brokers", "KB/s", many.network_bytes_per_s / 1e3),
+        Figure("empty-network", "no stream: the same", "KB/s", empty.network_bytes_per_s / 1e3),
+        *(
+            Figure(
+                f"{name}-{kind}",
+                f"{what}: {told}, a broker",
+                "",
+                max(getattr(one, kind) for one in rest_of.held.values()),
+            )
+            for name, what, rest_of in (("idle", which, many), ("empty", "no stream", empty))
+            for kind, told in (("files", "open files"), ("sockets", "sockets"), ("threads", "threads"))
+        ),
+        Figure("create", f"{plan.streams:,} streams: made", "s", found.create_seconds),
+        Figure("first", f"{plan.streams:,} streams: a first message each", "s", found.first_messages_seconds),
+        Figure("list", f"{plan.streams:,} streams: told to a client", "s", found.list_seconds),
+        Figure("message-alone", "a message, to the only stream: CPU of the brokers", "µs", found.cpu_us_alone),
+        Figure("message-among", f"a message, to one of {plan.streams:,}: the same", "µs", found.cpu_us_among_many),
+        Figure("failover", f"{failed}: until the last takes a message", "s", lost[-1], *goal(8)),
+        Figure("failover-median", f"{failed}: half of them do", "s", median),
+        Figure("lost", f"{failed}: acked messages not read back", "", over.acked - over.read_back, *goal(0)),
+    ]

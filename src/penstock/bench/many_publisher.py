@@ -11,6 +11,7 @@ import heapq
 import select
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -35,7 +36,7 @@ class Acked(msgspec.Struct, frozen=True):
 
 class _PubAck(msgspec.Struct):
     seq: int = 0
-    error: msgspec.Raw | None = None
+    error: dict[str, Any] | None = None
 
 
 class Publisher:

@@ -118,7 +118,7 @@ class Figure(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run."""
 
-    kind: str  # reach, throughput, latency, replicated, scale, limits
+    kind: str  # reach, throughput, latency, replicated, scale, many, limits
     command: str
     started: datetime
     seconds: float = 0.0

@@ -8,7 +8,7 @@ import typer
 
 from penstock.base import limits
 from penstock.base.config import Compression
-from penstock.cli import bench_latency, bench_peers, bench_reach, bench_read_replicas, bench_replicated
+from penstock.cli import bench_latency, bench_many, bench_peers, bench_reach, bench_read_replicas, bench_replicated
 from penstock.cli.bench_options import (
     LOAD_PANEL,
     AgainstAny,
@@ -366,6 +366,7 @@ for _name, _command, _examples in (
     ("replicated", bench_replicated.replicated, bench_replicated.EXAMPLES),
     ("read-replicas", bench_read_replicas.read_replicas, bench_read_replicas.EXAMPLES),
     ("scale", scale, _SCALE_EXAMPLES),
+    ("many", bench_many.many, bench_many.EXAMPLES),
     ("compaction", compaction, _COMPACTION_EXAMPLES),
     ("compression", compression, _COMPRESSION_EXAMPLES),
     ("spark", spark, _SPARK_EXAMPLES),
