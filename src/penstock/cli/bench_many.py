@@ -45,8 +45,8 @@ def many(
 
     Makes many streams of three replicas (10,000 if nothing else is said) and publishes a message into each. Then
     measures CPU, memory, open files and what goes between the brokers while nothing happens. At last it kills the
-    broker that leads most of them, and tells how long it takes until the last of its streams takes a message again. Every
-    message that was acked is read back.
+    broker that leads most of them, and tells how long it takes until the last of its streams takes a message again.
+    Every message that was acked is read back.
     """
     from penstock.bench import many as measured
 
