@@ -33,7 +33,7 @@ from penstock.bench.resting import Held, held
 from penstock.messages import StreamInfo
 
 STREAMS = 10_000
-STEPS = 7
+STEPS = 6
 _AT_ONCE = 64  # streams that are made, or read, at the same time
 _FAILOVER_TIMEOUT_S = 120.0
 _LOOK_S = 0.1
