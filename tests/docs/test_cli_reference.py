@@ -78,6 +78,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "latency",
             "limits",
             "reach",
+            "read-replicas",
             "replicated",
             "report",
             "scale",
