@@ -406,12 +406,6 @@ MUTANTS_OF_OBSERVERS = (
         "    if chosen is None and resigned:\n",
     ),
     Mutant(
-        "what a deposed leader says is taken for fresh",
-        _FRESHNESS,
-        "        return min(complete_us, self._heard.confirmed_us) if self._has_rivals else complete_us\n",
-        "        return complete_us\n",
-    ),
-    Mutant(
         "who lacks what its leader has told of is taken for fresh",
         _FRESHNESS,
         "        is_complete = is_empty or (self._mark_end == _NEVER and self._is_settled)\n",
