@@ -19,17 +19,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.base.partitioning import PUBLISHER, PartitionBy
 from penstock.base.subjects import is_wildcard
 from penstock.batch import codec
-from penstock.hot.keymap import KeyMap
+from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-def key_map_of(info: StreamInfo) -> KeyMap:
-    """Which partition of a stream has which keys."""
-    bounds = info.config.range_bounds
-    return KeyMap((max(1, len(info.partitions)),), [one.encode() for one in bounds] if bounds else None)
 
 
 def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> pa.Int32Array:
@@ -44,7 +38,7 @@ def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> 
     import pyarrow.compute as pc
 
     if isinstance(stream, StreamInfo):
-        key_map = key_map_of(stream)
+        key_map = key_map_of(stream.config)
     elif stream < 1:
         raise ValueError(f"{stream} partitions; a stream has at least one")
     else:

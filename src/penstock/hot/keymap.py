@@ -28,6 +28,7 @@ except ImportError:
     from penstock.hot import cython
 
 from penstock.base import limits
+from penstock.base.config import StreamConfig
 from penstock.hot import keyhash, load
 
 _int = int
@@ -109,6 +110,12 @@ class KeyMap:
                 low = middle + 1
         owner: int = self._owners[low - 1] if low > 0 else 0
         return owner
+
+
+def key_map_of(config: StreamConfig) -> KeyMap:
+    """Which partition of a stream has which keys."""
+    bounds = [bound.encode() for bound in config.range_bounds]
+    return KeyMap((config.partitions,), bounds or None)
 
 
 def _mix(value: _int) -> _int:

@@ -61,9 +61,19 @@ class Channel(Generic[L]):
     """One subscription of several listeners."""
 
     sid: int
-    members: dict[L, bool]  # whether it takes what comes
+    members: dict[L, bool]  # whether it takes what comes; changed here alone
     is_asked: bool = False  # NATS was asked for it, and has not refused since
-    note: object = None  # for whoever parts what comes
+    note: object = None  # of whoever parts what comes: what follows from the members
+
+    def set(self, listener: L, *, takes: bool) -> None:
+        """Have a member, and whether it takes what comes."""
+        self.members[listener] = takes
+        self.note = None
+
+    def remove(self, listener: L) -> None:
+        """It is a member no more."""
+        del self.members[listener]
+        self.note = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class Subscriptions(Generic[L]):
             if (channel := self._channels.get(key)) is None:
                 channel = self._channels[key] = Channel(self._new_sid(), {})
                 self.channels[channel.sid] = channel
-            channel.members[listener] = not (self._is_up and channel.is_asked)
+            channel.set(listener, takes=not (self._is_up and channel.is_asked))
         if self._is_up:
             self._to_ask[listener] = None
             self._ask_more()
@@ -140,7 +150,7 @@ class Subscriptions(Generic[L]):
         self._to_ask.pop(listener, None)
         sid = listener.sid
         if (channel := self._channel(listener)) is not None:
-            del channel.members[listener]
+            channel.remove(listener)
             if channel.members:
                 return
             assert listener.channel is not None
@@ -169,7 +179,8 @@ class Subscriptions(Generic[L]):
         self._retry_us = None
         for channel in self.channels.values():  # the next connection subscribes it anew, also where this one refused
             channel.is_asked = True
-            channel.members.update(dict.fromkeys(channel.members, True))
+            for listener in channel.members:
+                channel.set(listener, takes=True)
 
     def reached(self, token: int, now: Now) -> None:
         """NATS has answered the barrier `token`. One of an earlier connection says nothing."""
@@ -180,7 +191,7 @@ class Subscriptions(Generic[L]):
             self._proven(now)
         elif listener.sid in self.by_sid and listener not in self._refused:
             if (channel := self._channel(listener)) is not None:
-                channel.members[listener] = True
+                channel.set(listener, takes=True)
             self._verdicts.confirmed(listener, now)
         self._ask_more()
         if not self._is_settled and not self._asked and not self._to_ask:
@@ -209,7 +220,7 @@ class Subscriptions(Generic[L]):
     def _refused_channel(self, channel: Channel[L], reason: str, now: Now) -> None:
         channel.is_asked = False
         for listener in list(channel.members):
-            channel.members[listener] = True  # whoever asks again gets what comes from then on
+            channel.set(listener, takes=True)  # whoever asks again gets what comes from then on
             self._refused_one(listener, reason, now)
 
     def _refused_one(self, listener: L, reason: str, now: Now) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base import limits
-from penstock.base.config import Acks, StreamConfig
+from penstock.base.config import Acks, StreamConfig, stream_config_mistakes
 from penstock.base.errors import ErrorCode
-from penstock.base.subjects import is_wildcard, matches, partition_subject
+from penstock.base.subjects import matches
 from penstock.messages import (
     FindStreamsRequest,
     FindStreamsResponse,
@@ -35,25 +35,37 @@ SUBJECTS = st.lists(
 ).map(".".join)
 
 
-def image_of(patterns: list[str], image: ClusterImage | None = None, partitions: int = 1) -> ClusterImage:
-    """Streams on these subjects; with so many partitions, if they have no wildcard."""
+def image_of(
+    patterns: list[str], image: ClusterImage | None = None, partitions: int = 1, by: str = "publisher"
+) -> ClusterImage:
+    """Streams on these subjects; with so many partitions, where there can be several."""
     image = ClusterImage() if image is None else image
     for pattern in patterns:
-        count = 1 if is_wildcard(pattern) else partitions
-        config = StreamConfig(name=f"s{image.index}", subject=pattern, acks=Acks.NEVER, partitions=count)
+        config = StreamConfig(
+            name=f"s{image.index}", subject=pattern, acks=Acks.NEVER, partitions=partitions, partition_by=by
+        )
+        if stream_config_mistakes(config):
+            config = StreamConfig(name=f"s{image.index}", subject=pattern, acks=Acks.NEVER)
         command = CreateStream(config=config, created_us=1)
         image, _ = apply(image, image.index + 1, command)
     return image
 
 
 def stores(state: StreamState, subject: str) -> bool:
-    listens = (partition_subject(state.config.subject, number) for number in range(len(state.partitions)))
+    listens = (state.config.subject_of(number) for number in range(len(state.partitions)))
     return any(matches(one, subject) for one in listens)
 
 
-@given(st.lists(PATTERNS, max_size=8), st.integers(1, 3), st.lists(SUBJECTS, max_size=5))
-def test_covering_finds_every_stream_that_matches(patterns: list[str], partitions: int, subjects: list[str]) -> None:
-    image = image_of(patterns, partitions=partitions)
+@given(
+    st.lists(PATTERNS, max_size=8),
+    st.integers(1, 3),
+    st.lists(SUBJECTS, max_size=5),
+    st.sampled_from(["publisher", "mapped", "group", "key"]),
+)
+def test_covering_finds_every_stream_that_matches(
+    patterns: list[str], partitions: int, subjects: list[str], by: str
+) -> None:
+    image = image_of(patterns, partitions=partitions, by=by)
     directory = Directory()
     for subject in subjects:
         wanted = sorted(state.name for state in image.streams.values() if stores(state, subject))

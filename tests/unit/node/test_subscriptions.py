@@ -221,8 +221,10 @@ def test_who_hears_the_same_shares_a_subscription_and_joins_it_behind_a_barrier(
     assert asked == []
     assert channel.members == {first: True, second: False}
     assert seen.confirmed == [first.sid]
+    channel.note = "what follows from these members"
     seen.core.reached(barrier, NOW)
     assert channel.members == {first: True, second: True}
+    assert channel.note is None
     assert seen.confirmed == [first.sid, second.sid]
 
 
