@@ -146,6 +146,8 @@ ALTERABLE = frozenset(
         "allow_rollup",
         "retain",
         "observers",
+        "partitions",  # it can only get more, by themselves, or with
+        "range_bounds",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""

@@ -60,6 +60,8 @@ class ErrorCode(StrEnum):
     NOT_METADATA_LEADER = "not_metadata_leader"  # `leader` says which broker is, where known
     NOT_ENOUGH_REPLICAS = "not_enough_replicas"
     CLUSTER_MISMATCH = "cluster_mismatch"  # a broker of another cluster, or with another's id
+    KEY_ELSEWHERE = "key_elsewhere"  # another partition has the key: the stream got more, or was asked wrongly
+    KEY_MOVING = "key_moving"  # to a partition that was added, and begins in a moment: send it again
     NOT_YET = "not_yet"  # ahead of what this replica has: ask again, or another
     TOO_STALE = "too_stale"  # this replica has not heard from its leader lately: ask that one, or another
     UNKNOWN_SESSION = "unknown_session"  # of fetches of a follower: it begins another

@@ -165,6 +165,7 @@ JOIN_AWAITED_MS = 1_000  # commits wait so long at most for who keeps up, that i
 CATCH_UP_GAIN = 2  # times what their leaders get meanwhile: so each catches up, however much publishers bring
 ISR_CHANGE_TIMEOUT_MS = 2_000  # a request to change ISRs that is not answered by then is asked again
 ISR_RETRY_MS = 250  # after a change of an ISR was refused, or its answer was lost
+KEYS_SETTLE_MS = 100  # after which what NATS servers still had for each other is there: before moved keys are taken
 ISR_RETRY_SOON_MS = 50  # after whoever was asked did not lead the metadata: a leader may wait for that with all acks
 PROCESS_ID_CHARS_MAX = 64  # what a start of a broker is known by
 RUNS_MAX = 64  # starts of which nobody has heard yet; those beyond go by the name of the last

@@ -23,7 +23,7 @@ from penstock.client.checks import wanted_columns
 from penstock.client.errors import MemberFenced, OffsetOutOfRange, TimedOut
 from penstock.client.keywords import ConsumerOptions
 from penstock.client.members import Member
-from penstock.client.positions import Positions, check_group, mark_of
+from penstock.client.positions import Positions, check_group, mark_of, start_of
 from penstock.client.progress import Mark, Progress
 from penstock.client.read_from import ReadFrom, read_from_of
 from penstock.client.reading import Plan, Reader, find_place, partition_number, plan
@@ -168,7 +168,12 @@ class Consumer:
             mark = known.get(number)
             if mark is None and number in committed:
                 mark = mark_of(committed[number])
-            what = await self._plan(PartitionId(number), mark)
+            start = wanted.start if mark is None else mark.offset
+            if mark is None and self._member is not None and number >= len(info.partitions):
+                info = self._info = await self._committed.streams.now(info.name, wanted.timeout_s)
+            if mark is None and self._member is not None:
+                start = start_of(info, number, committed, start)
+            what = await self._plan(PartitionId(number), start, mark)
             plans.append(what)
             if number not in known:
                 begin = mark or Mark(what.range.start, what.leader_epoch)
@@ -185,10 +190,9 @@ class Consumer:
             )
             self._reader = await reader.__aenter__()
 
-    async def _plan(self, number: PartitionId, mark: Mark | None) -> Plan:
+    async def _plan(self, number: PartitionId, begin: Start, mark: Mark | None) -> Plan:
         assert self._info is not None
         wanted = self._wanted
-        begin = wanted.start if mark is None else mark.offset
         try:
             what = await plan(
                 self._committed.link, self._info, number, begin, None, follow=wanted.follow, timeout_s=wanted.timeout_s
@@ -324,6 +328,8 @@ class Consumer:
     async def _waits_for_more(self) -> bool:
         """Whether something may come, where nothing is read: with `follow`, or while partitions change hands."""
         if self._member is not None and (self._wanted.follow or not self._member.is_settled):
+            if self._progress.uncommitted:  # others may wait for that, or partitions that were added
+                await self._commit()
             return True
         await self._commit()
         return False

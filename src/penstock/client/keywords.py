@@ -36,6 +36,8 @@ class StreamChanges(TypedDict, total=False):
     allow_rollup: bool
     retain: Retain | Literal["limits", "until-archived"]
     observers: int
+    partitions: int
+    range_bounds: tuple[str, ...]
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -54,9 +56,7 @@ class StreamOptions(StreamChanges, total=False):
     """What `create_stream` takes beside name and subject."""
 
     storage: Storage | Literal["file", "memory"]
-    partitions: int
     partition_by: str
-    range_bounds: tuple[str, ...]
     group: str | None
     replicas: int | None
 

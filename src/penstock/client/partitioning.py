@@ -38,7 +38,7 @@ def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> 
     import pyarrow.compute as pc
 
     if isinstance(stream, StreamInfo):
-        key_map = key_map_of(stream.config)
+        key_map = key_map_of(stream.config, stream.counts)
     elif stream < 1:
         raise ValueError(f"{stream} partitions; a stream has at least one")
     else:

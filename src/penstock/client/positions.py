@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.base import limits
@@ -17,6 +18,7 @@ from penstock.client.errors import StreamChanged
 from penstock.client.link import CREATE_GRACE_S, Link
 from penstock.client.named_streams import NamedStreams
 from penstock.client.progress import Mark
+from penstock.client.values import Start
 from penstock.groups.rows import OFFSETS_STREAM, group_mistake
 from penstock.hot import keyhash
 from penstock.messages import (
@@ -208,6 +210,23 @@ def check_group(group: str) -> None:
 def mark_of(committed: CommittedOffset) -> Mark:
     """The place that was committed."""
     return Mark(committed.offset, committed.leader_epoch)
+
+
+def start_of(info: StreamInfo, number: int, committed: Mapping[int, CommittedOffset], start: Start) -> Start:
+    """Where a group begins in a partition in which it has never been; `start`: where it is to, if all is new to it.
+
+    A partition that was added while the group read the others is read from its beginning: what is there came after
+    what the group has read.
+    """
+    step = next(((before, after) for before, after in pairwise(info.counts) if before <= number < after), None)
+    if step is None or not committed:
+        return start
+    marks = {one.partition: one.end_offset for one in info.key_marks if one.partitions == step[1]}
+    is_new = len(marks) == step[0] and all(
+        (one := committed.get(number)) is not None and one.began is not None and one.began >= end
+        for number, end in marks.items()
+    )
+    return start if is_new else "earliest"
 
 
 def _place(kept: StreamInfo, group: str) -> PartitionId:

@@ -62,12 +62,18 @@ class Publications:
         """Send one message; the future of its ack, if there is to be one."""
         value, all_headers = published(value, key, headers, stream, ack, envelope)
         deciding = message_id(headers) if key is None and headers else key
-        subject = await self._routed(subject, deciding, timeout)
+        asked = subject
+        subject = await self._routed(asked, deciding, timeout)
         publisher = await self._connected(timeout)
+
+        async def reroute() -> str:
+            self._routes.forget(asked)
+            return await self._routed(asked, deciding, timeout)
+
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
             return None
-        return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries)
+        return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries, reroute=reroute)
 
     async def publish_to_all(
         self,

@@ -9,18 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from penstock.base import limits
-from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.subjects import subject_mistake
-from penstock.client.errors import TimedOut, Unavailable, specific
-from penstock.client.publish_format import Value, parse_ack, payload
+from penstock.client.awaiting import (
+    AllAcks,
+    Echo,
+    OneAck,
+    Outgoing,
+    Reroute,
+    Waiter,
+    nobody_listens,
+    nobody_stores,
+)
+from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.publish_format import Value, payload
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
 
@@ -29,8 +36,6 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 _NO_RESPONDERS = "503"
-_RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
-_RETRY_S = 0.25
 _PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
 _LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
 _CLOSE_S = 3.0
@@ -39,156 +44,6 @@ CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an 
 
 LookUp = Callable[[str, float], Awaitable[list[StreamInfo]]]
 """The streams that store a subject; asked for so many seconds."""
-
-
-class _Waiter(Protocol):
-    """Somebody who waits for replies."""
-
-    def reply(self, data: bytes) -> None:
-        """One came."""
-
-    def nobody(self) -> None:
-        """Nobody is subscribed to the subject."""
-
-    def late(self) -> None:
-        """The time-out has passed."""
-
-
-class _Outgoing(msgspec.Struct, frozen=True):
-    subject: str
-    payload: bytes
-    headers: dict[str, str] | None
-
-
-class _OneAck:
-    """Waits for the first ack."""
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        token: str,
-        outgoing: _Outgoing,
-        future: asyncio.Future[PubAck],
-        *,
-        until_late: bool = False,
-    ) -> None:
-        self._publisher = publisher
-        self._token = token
-        self._outgoing = outgoing
-        self._future = future
-        self._until_late = until_late  # it is sent again for as long as there is time
-        self._retries = 0
-        self._unheard = 1  # how often it was sent and nobody answered, not even that nobody is there
-
-    def reply(self, data: bytes) -> None:
-        if self._future.done():
-            return
-        try:
-            self._future.set_result(parse_ack(data))
-        except RemoteError as error:
-            self._future.set_exception(error)
-
-    def nobody(self) -> None:
-        if self._future.done():
-            return
-        self._unheard -= 1
-        if self._until_late or self._retries < _RETRIES_MAX:
-            self._retries += 1
-            self._publisher.send_later(_RETRY_S, self._outgoing, self._token, self._sent)
-            return
-        self._publisher.nobody_stores(self._outgoing.subject, self._future)
-
-    def again(self) -> None:
-        """No ack has come for a while: send it once more."""
-        if not self._future.done() and self._unheard > 0:  # else it is on its way again already
-            self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
-
-    def _sent(self) -> None:
-        self._unheard += 1
-
-    def late(self) -> None:
-        if not self._future.done() and self._unheard <= 0:
-            self._publisher.nobody_stores(self._outgoing.subject, self._future)
-        elif not self._future.done():
-            text = f"no ack for the message on {self._outgoing.subject!r} in time: whether it is stored is unknown"
-            self._future.set_exception(TimedOut(text))
-
-
-class _AllAcks:
-    """Waits for one ack of each expected stream."""
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        subject: str,
-        expected: frozenset[str],
-        future: asyncio.Future[dict[str, PubAck]],
-    ) -> None:
-        self._publisher = publisher
-        self._subject = subject
-        self._expected = expected
-        self._acks: dict[str, PubAck] = {}
-        self._future = future
-
-    def reply(self, data: bytes) -> None:
-        if self._future.done():
-            return
-        try:
-            ack = parse_ack(data)
-        except RemoteError as error:
-            error.details["acks"] = dict(self._acks)
-            self._future.set_exception(error)
-            return
-        self._acks[ack.stream] = ack
-        if self._expected <= self._acks.keys():
-            self._future.set_result(self._acks)
-
-    def nobody(self) -> None:
-        if not self._future.done():
-            self._publisher.nobody_stores(self._subject, self._future)
-
-    def late(self) -> None:
-        if not self._future.done():
-            missing = ", ".join(sorted(self._expected - self._acks.keys()))
-            text = f"no ack from {missing} in time: whether the message is stored there is unknown"
-            self._future.set_exception(TimedOut(text, acks=dict(self._acks)))
-
-
-def _nobody_listens(subject: str) -> RemoteError:
-    text = f"nobody listens on {subject!r} now, so it was not stored; which streams store it no broker says"
-    return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
-
-
-def _nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
-    """What is wrong where nobody is subscribed to a subject that these streams store."""
-    if not known:
-        text = f"no stream stores the subject {subject!r}; create one"
-        return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
-    names = " and ".join(info.name for info in known)
-    if all(info.intake == Intake.PAUSED for info in known):
-        text = f"{names} stores the subject {subject!r}, and is paused, so it was not stored; resume it first"
-        return specific(RemoteError(ErrorCode.READ_ONLY, text, subject=subject, stream=known[0].name))
-    reasons = dict.fromkeys(part.state_reason for info in known for part in info.partitions if part.state_reason)
-    why = next(iter(reasons), "its leader is changing, or has no connection to NATS; try again in a moment")
-    text = f"{names} stores the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"
-    return RemoteError(ErrorCode.NOT_LEADER, text, subject=subject)
-
-
-class _Echo:
-    """Waits for a message to ourselves: what was published before it has reached the server."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def reply(self, _: bytes) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def nobody(self) -> None:
-        """We are subscribed ourselves."""
-
-    def late(self) -> None:
-        """Its waiter has a time-out of its own."""
 
 
 class Publisher:
@@ -207,7 +62,7 @@ class Publisher:
         self._connecting = asyncio.Lock()
         self._is_closed = False
         self._tokens = itertools.count(1)
-        self._waiters: dict[str, _Waiter] = {}
+        self._waiters: dict[str, Waiter] = {}
         self._slots = asyncio.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._retries: set[asyncio.Task[None]] = set()
@@ -222,16 +77,26 @@ class Publisher:
         return self._nats is not None and not self._nats.is_connected
 
     async def publish(
-        self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float, retries: int = 0
+        self,
+        subject: str,
+        value: Value,
+        headers: dict[str, str] | None,
+        *,
+        timeout_s: float,
+        retries: int = 0,
+        reroute: Reroute | None = None,
     ) -> asyncio.Future[PubAck]:
-        """Send one message, and again if no ack comes; returns once it is on its way, with the future of its ack."""
+        """Send one message, and again if no ack comes; returns once it is on its way, with the future of its ack.
+
+        What a leader refuses because its key moves, or has moved, is sent again; `reroute` says where to then.
+        """
         if not 0 <= retries <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         future: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
         token = str(next(self._tokens))
-        waiter = _OneAck(self, token, outgoing, future, until_late=retries > 0)
+        waiter = OneAck(self, token, outgoing, future, until_late=retries > 0, reroute=reroute)
         await self._send(waiter, token, outgoing, future, deadline_s)
         if retries:
             self._repeat(waiter, future, timeout_s / (retries + 1), retries)
@@ -245,7 +110,7 @@ class Publisher:
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         future: asyncio.Future[dict[str, PubAck]] = asyncio.get_running_loop().create_future()
         token = str(next(self._tokens))
-        await self._send(_AllAcks(self, subject, expected, future), token, outgoing, future, deadline_s)
+        await self._send(AllAcks(self, subject, expected, future), token, outgoing, future, deadline_s)
         return await future
 
     async def publish_without_ack(
@@ -302,10 +167,10 @@ class Publisher:
         assert self._nats is not None
         token = str(next(self._tokens))
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[token] = _Echo(future)
+        self._waiters[token] = Echo(future)
         self._unconfirmed = False
         try:
-            await _publish(self._nats, _Outgoing(f"{self._inbox}.{token}", b"", None), "")
+            await _publish(self._nats, Outgoing(f"{self._inbox}.{token}", b"", None), "")
             await future
         except BaseException:
             self._unconfirmed = True
@@ -313,17 +178,19 @@ class Publisher:
         finally:
             self._waiters.pop(token, None)
 
-    def send_later(self, seconds: float, outgoing: _Outgoing, token: str, sent: Callable[[], None]) -> None:
+    def send_later(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
         """Send once more after a while, unless its waiter has gone."""
-        task = asyncio.get_running_loop().create_task(self._send_again(seconds, outgoing, token, sent))
+        self.run(self._send_again(seconds, outgoing, token, sent))
+
+    def run(self, what: Coroutine[Any, Any, None]) -> None:
+        """Do something meanwhile; given up when this one is closed."""
+        task = asyncio.get_running_loop().create_task(what)
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
     def nobody_stores(self, subject: str, future: asyncio.Future[Any]) -> None:
         """Nobody is subscribed to it: fail with why that is, which is asked first."""
-        task = asyncio.get_running_loop().create_task(self._fail(subject, future))
-        self._retries.add(task)
-        task.add_done_callback(self._retries.discard)
+        self.run(self._fail(subject, future))
 
     async def _fail(self, subject: str, future: asyncio.Future[Any]) -> None:
         known: Sequence[StreamInfo] | None = ()
@@ -333,9 +200,9 @@ class Publisher:
             except (OperationalError, RemoteError):
                 known = None
         if not future.done():
-            future.set_exception(_nobody_listens(subject) if known is None else _nobody_stores(subject, known))
+            future.set_exception(nobody_listens(subject) if known is None else nobody_stores(subject, known))
 
-    def _repeat(self, waiter: _OneAck, future: asyncio.Future[PubAck], every_s: float, count: int) -> None:
+    def _repeat(self, waiter: OneAck, future: asyncio.Future[PubAck], every_s: float, count: int) -> None:
         loop = asyncio.get_running_loop()
 
         def again(left: int) -> None:
@@ -348,7 +215,7 @@ class Publisher:
         timers = [loop.call_later(every_s, again, count)]
         future.add_done_callback(lambda _: timers[0].cancel())
 
-    async def _send_again(self, seconds: float, outgoing: _Outgoing, token: str, sent: Callable[[], None]) -> None:
+    async def _send_again(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
         await asyncio.sleep(seconds)
         if token in self._waiters and self._nats is not None:
             with contextlib.suppress(OperationalError, RemoteError):  # then its time-out tells
@@ -356,7 +223,7 @@ class Publisher:
                 sent()
 
     async def _send(
-        self, waiter: _Waiter, token: str, outgoing: _Outgoing, future: asyncio.Future[Any], deadline_s: float
+        self, waiter: Waiter, token: str, outgoing: Outgoing, future: asyncio.Future[Any], deadline_s: float
     ) -> None:
         connection = await self._connected(deadline_s)
         try:
@@ -446,13 +313,13 @@ class Publisher:
             waiter.reply(message.data)
 
 
-def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> _Outgoing:
+def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Outgoing:
     if (mistake := subject_mistake(subject)) is not None:
         raise ValueError(mistake)
-    return _Outgoing(subject, payload(value), headers)
+    return Outgoing(subject, payload(value), headers)
 
 
-async def _publish(connection: NatsClient, outgoing: _Outgoing, reply: str) -> None:
+async def _publish(connection: NatsClient, outgoing: Outgoing, reply: str) -> None:
     from nats.errors import Error as NatsError
     from nats.errors import MaxPayloadError
 

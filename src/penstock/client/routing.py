@@ -1,6 +1,6 @@
 """Which partition a message is published to: that of its key, else of its message id, or with neither the next in turn.
 
-Rules: a key's partition is XXH64(key, seed 0) mod partitions, the same in every client, and so is an id's: a leader
+Rules: a key's partition is the same in every client (`penstock.hot.keymap`), and so is an id's: a leader
 knows the ids of its own partition alone, so each try of a message must come to the same one. Which streams store a
 subject is asked before the first message with a key or an id (or without, of a stream that this client has seen to have
 partitions), and believed for PUBLISH_ROUTE_S. As much is known as PUBLISH_ROUTES_MAX says; the oldest is forgotten.
@@ -16,17 +16,21 @@ from collections.abc import Iterable
 from penstock.base import limits
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import partition_subject
-from penstock.hot import keyhash
+from penstock.hot.keymap import KeyMap
 from penstock.messages import StreamInfo
+
+_ONE = (1,)
 
 
 class _Route:
     """What is known of one subject."""
 
-    __slots__ = ("expires_s", "partitions", "turn")
+    __slots__ = ("counts", "expires_s", "key_map", "turn")
 
-    def __init__(self, partitions: int, expires_s: float) -> None:
-        self.partitions = partitions
+    def __init__(self, counts: tuple[int, ...], expires_s: float) -> None:
+        """`counts`: how many partitions the stream had, one after the other."""
+        self.counts = counts
+        self.key_map = KeyMap(counts) if counts[-1] > 1 else None
         self.expires_s = expires_s
         self.turn = 0
 
@@ -41,7 +45,7 @@ class Routes:
         """A stream was seen: if it has several partitions, its subject is one to ask about."""
         by_us = len(info.partitions) > 1 and info.config.split.how is PartitionBy.PUBLISHER
         if by_us and info.subject not in self._routes:
-            self._keep(info.subject, _Route(1, 0.0))
+            self._keep(info.subject, _Route(_ONE, 0.0))
 
     def must_ask(self, subject: str, key: bytes | str | None, now_s: float) -> bool:
         """Whether to ask first which streams store the subject: a message of a key has one right place."""
@@ -51,15 +55,20 @@ class Routes:
     def learn(self, subject: str, infos: Iterable[StreamInfo], now_s: float) -> None:
         """These are the streams that store the subject."""
         counts = {
-            len(info.partitions) if info.config.split.how is PartitionBy.PUBLISHER else 1
+            (info.counts or (len(info.partitions),)) if info.config.split.how is PartitionBy.PUBLISHER else _ONE
             for info in infos
             if info.subject == subject
         }
         old = self._routes.pop(subject, None)
-        route = _Route(counts.pop() if len(counts) == 1 else 1, now_s + limits.PUBLISH_ROUTE_S)
+        route = _Route(counts.pop() if len(counts) == 1 else _ONE, now_s + limits.PUBLISH_ROUTE_S)
         if old is not None:
             route.turn = old.turn
         self._keep(subject, route)
+
+    def forget(self, subject: str) -> None:
+        """What is known of it is not so any more: ask before the next message."""
+        if (route := self._routes.get(subject)) is not None:
+            route.expires_s = 0.0
 
     def _keep(self, subject: str, route: _Route) -> None:
         self._routes[subject] = route
@@ -69,11 +78,11 @@ class Routes:
     def subject_for(self, subject: str, key: bytes | str | None) -> str:
         """Where a message on `subject` goes, as far as is known."""
         route = self._routes.get(subject)
-        if route is None or route.partitions <= 1:
+        if route is None or route.key_map is None:
             return subject
         if key is not None:
-            number = keyhash.partition_of(key.encode() if isinstance(key, str) else bytes(key), route.partitions)
+            number = route.key_map.partition_of(key.encode() if isinstance(key, str) else bytes(key))
         else:
-            number = route.turn % route.partitions
+            number = route.turn % route.counts[-1]
             route.turn += 1
         return partition_subject(subject, number)

@@ -34,7 +34,8 @@ cdef class KeyMap:
     @cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t, owner=int64_t)
     cdef int64_t _in_range(self, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
 
-cpdef KeyMap key_map_of(object config)
+@cython.locals(held=list, bounds=list)
+cpdef KeyMap key_map_of(object config, object counts=*, Py_ssize_t version=*)
 
 cdef uint64_t _mix(uint64_t value) noexcept
 

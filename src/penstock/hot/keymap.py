@@ -112,10 +112,16 @@ class KeyMap:
         return owner
 
 
-def key_map_of(config: StreamConfig) -> KeyMap:
-    """Which partition of a stream has which keys."""
-    bounds = [bound.encode() for bound in config.range_bounds]
-    return KeyMap((config.partitions,), bounds or None)
+def key_map_of(config: StreamConfig, counts: Sequence[_int] = (), version: _int = 0) -> KeyMap:
+    """Which partition of a stream has which keys.
+
+    `counts`: how many partitions it had, one after the other; none: it always had as many. `version`: that of now (0),
+    or how many numbers of them count less, from the end (-1: the one before).
+    """
+    held = list(counts or (config.partitions,))
+    held = held[: len(held) + version]
+    bounds = [bound.encode() for bound in config.range_bounds[: held[-1] - 1]]
+    return KeyMap(held, bounds if config.range_bounds else None)
 
 
 def _mix(value: _int) -> _int:

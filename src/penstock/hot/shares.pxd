@@ -15,6 +15,7 @@ cdef class _Shares:
     cdef Group _group
     cdef KeyMap _key_map
     cdef Py_ssize_t _token
+    cdef Py_ssize_t _keyless
     cdef bytes _wanted
     cdef Fields _fields
     cdef bytearray _scratch
@@ -43,4 +44,4 @@ cdef class _Shares:
     cpdef object pass_on(self, object message)
 
 @cython.locals(shares=_Shares)
-cpdef list split(Group group, KeyMap key_map, Py_ssize_t token, bytes wanted)
+cpdef list split(Group group, KeyMap key_map, Py_ssize_t token, bytes wanted, Py_ssize_t keyless=*)

@@ -23,11 +23,15 @@ from penstock.hot.keymap import KeyMap
 _DOT = 0x2E
 
 
-def split(group: Group, key_map: KeyMap, token: int, wanted: bytes) -> list[Group | None]:
-    """The messages of each partition, by number; None for those without, and for those not `wanted`: a 1 for each."""
-    if len(wanted) != key_map.partitions:
-        raise ValueError(f"{len(wanted)} marks for {key_map.partitions} partitions")
-    shares = _Shares(group, key_map, token, wanted)
+def split(group: Group, key_map: KeyMap, token: int, wanted: bytes, keyless: int = -1) -> list[Group | None]:
+    """The messages of each partition, by number; None for those without, and for those not `wanted`: a 1 for each.
+
+    `keyless`: where in the list those go that have no key, rather than by their subject; as far as behind all
+    partitions, which is then `wanted`, too.
+    """
+    if len(wanted) not in (key_map.partitions, key_map.partitions + 1) or not -1 <= keyless < len(wanted):
+        raise ValueError(f"{len(wanted)} marks for {key_map.partitions} partitions, {keyless} for what has no key")
+    shares = _Shares(group, key_map, token, wanted, keyless)
     shares.part()
     for message in group.too_large:  # few: they were larger than what is read at once
         shares.pass_on(message)
@@ -37,16 +41,18 @@ def split(group: Group, key_map: KeyMap, token: int, wanted: bytes) -> list[Grou
 class _Shares:
     """One group on its way to its partitions."""
 
-    __slots__ = ("_fields", "_group", "_has_envelopes", "_key_map", "_opened", "_scratch", "_token", "_wanted", "found")
+    __slots__ = ("_fields", "_group", "_has_envelopes", "_key_map", "_keyless", "_opened", "_scratch", "_token",
+                 "_wanted", "found")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
-    def __init__(self, group: Group, key_map: KeyMap, token: int, wanted: bytes) -> None:
+    def __init__(self, group: Group, key_map: KeyMap, token: int, wanted: bytes, keyless: int) -> None:
         self.found: list[Any] = [None] * len(wanted)
         self._group = group
         self._key_map = key_map
         self._token = token
         self._wanted = wanted
+        self._keyless = keyless
         self._fields = Fields()
         self._scratch = bytearray()
         self._opened = unwrap.unwrap(group) if token == 0 else None
@@ -89,6 +95,8 @@ class _Shares:
                 return self._by_encoded(group.data, fields.encoded_key, fields.encoded_key_end)
         if self._has_envelopes and self._opened.key(row) >= 0:
             return self._key_map.place(group.data, self._opened.key(row), self._opened.key_end(row))
+        if self._keyless >= 0:
+            return self._keyless
         return self._key_map.place(came.data, subject, subject_end)
 
     def _by_token(self, text: bytes, begin: int, end: int) -> int:
@@ -116,6 +124,8 @@ class _Shares:
             place = self._key_map.place(block, fields.key, fields.key_end)
         elif fields.encoded_key >= 0:
             place = self._by_encoded(block, fields.encoded_key, fields.encoded_key_end)
+        elif self._keyless >= 0:
+            place = self._keyless
         else:
             place = self._key_map.place(subject, 0, len(subject))
         if self._wanted[place] == 0:

@@ -37,6 +37,8 @@ __all__ = [
     "headers_too_large",
     "insufficient_resources",
     "invalid_ttl",
+    "key_elsewhere",
+    "key_moving",
     "message_too_large",
     "not_taken",
     "numbered_body",
@@ -114,6 +116,18 @@ def not_taken(stream: str, intake: str) -> AckError:
     if intake == "sealed":
         text = "invalid operation on sealed stream"
     return AckError(400, 10109, text, ErrorCode.READ_ONLY)
+
+
+def key_elsewhere(partition: int, subject: str) -> AckError:
+    """The stream has got more partitions, and the key has its place in another one."""
+    text = f"the key belongs to partition {partition}, which listens on {subject!r}: the stream got more partitions"
+    return AckError(400, 10003, text, ErrorCode.KEY_ELSEWHERE)
+
+
+def key_moving() -> AckError:
+    """The key goes to a partition that was added."""
+    text = "temporarily unavailable: the key moves to a partition that was added; send it again in a moment"
+    return AckError(503, 10008, text, ErrorCode.KEY_MOVING)
 
 
 def store_failed(reason: str) -> AckError:

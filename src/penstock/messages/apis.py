@@ -33,6 +33,8 @@ from penstock.messages.peers import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
+    MarkKeysRequest,
+    MarkKeysResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     StopBrokerRequest,
@@ -138,6 +140,7 @@ class Api(IntEnum):
     JOIN = 73
     AWAIT_STREAM = 74
     REPLICA_RANGE = 75
+    MARK_KEYS = 76
 
 
 class ApiSpec(NamedTuple):
@@ -190,6 +193,7 @@ _TABLE = (
     ApiSpec(Api.JOIN, JoinRequest, JoinResponse, 1, 1, True),
     ApiSpec(Api.AWAIT_STREAM, AwaitStreamRequest, AwaitStreamResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_RANGE, ReplicaRangeRequest, ReplicaRangeResponse, 1, 1, True),
+    ApiSpec(Api.MARK_KEYS, MarkKeysRequest, MarkKeysResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -51,6 +51,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: LeaderEpochField | None = None  # of a leader in whose log that offset was right
     metadata: MetadataField = ""  # a note of the consumer's
     committed_us: TimestampField | None = None
+    began: OffsetField | None = None  # where the group began there, or was put last; None: that was not kept
 
 
 class OffsetCommit(msgspec.Struct, frozen=True, kw_only=True):

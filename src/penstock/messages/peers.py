@@ -170,6 +170,20 @@ class ChangeIsrResponse(Response, frozen=True, kw_only=True):
     results: tuple[IsrResult, ...]
 
 
+class MarkKeysRequest(Request, frozen=True, kw_only=True):
+    """The leader of a partition that keys left for others has committed all it has of them: that ends there."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    partitions: Int32Field  # how many there were once the others were added
+    leader_epoch: LeaderEpochField
+    end_offset: OffsetField
+
+
+class MarkKeysResponse(Response, frozen=True, kw_only=True):
+    """It is part of what the cluster agreed on."""
+
+
 class StopBrokerRequest(Request, frozen=True, kw_only=True):
     """The sender stops: let others lead what it leads."""
 
@@ -222,6 +236,7 @@ class AwaitStreamRequest(Request, frozen=True, kw_only=True):
     stream_id: StreamIdField
     timeout_ms: Int64Field
     intake_us: Int64Field = 0  # and have heard of this change of its intake, or a later one
+    partitions: Int32Field = 0  # and that it has so many, at least
 
 
 class AwaitStreamResponse(Response, frozen=True, kw_only=True):

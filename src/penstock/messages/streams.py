@@ -10,6 +10,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import PartitionId
+from penstock.base.partitioning import PartitionBy
 from penstock.messages.fields import (
     ArchiveField,
     BrokerIdField,
@@ -110,6 +111,14 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     producers: Int64Field = 0  # producers that its leader knows; 0: none has appended since that one leads
 
 
+class KeyMark(msgspec.Struct, frozen=True, array_like=True):
+    """Where in a partition the keys end that left it when there came to be so many partitions."""
+
+    partitions: Int32Field
+    partition: PartitionField
+    end_offset: OffsetField
+
+
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One stream: its id, its config and its partitions in order."""
 
@@ -119,6 +128,14 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_us: TimestampField | None = None
     intake: str = Intake.OPEN  # an Intake, or a newer broker's
     intake_us: TimestampField | None = None  # since when; None: it was never another one
+    counts: tuple[Int32Field, ...] = ()  # how many partitions it had, one after the other; none: always as many
+    key_marks: tuple[KeyMark, ...] = ()  # by number of partitions, then by partition
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether keys are on their way to partitions that were added last."""
+        marked = sum(one.partitions == len(self.partitions) for one in self.key_marks)
+        return bool(self.counts) and self.config.split.how is not PartitionBy.GROUP and marked < self.counts[-2]
 
     @property
     def name(self) -> str:

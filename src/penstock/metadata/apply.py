@@ -8,6 +8,7 @@ A command that is refused changes nothing but the index.
 | module        | commands                                                        |
 |---------------|-----------------------------------------------------------------|
 | `streams`     | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
+| `growth`      | add partitions, mark keys                                       |
 | `brokers`     | register, fence and stop broker                                 |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
 | `elections`   | who leads one partition: what all of them come to               |
@@ -20,8 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.base.errors import RemoteError
-from penstock.metadata import brokers, leaderships, streams
+from penstock.metadata import brokers, growth, leaderships, streams
 from penstock.metadata.commands import (
+    AddPartitions,
     AlterStream,
     ChangeIsr,
     Command,
@@ -30,6 +32,7 @@ from penstock.metadata.commands import (
     ElectLeaders,
     FenceBroker,
     FormCluster,
+    MarkKeys,
     RecoverPartitions,
     RegisterBroker,
     ReportArchived,
@@ -44,6 +47,8 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     CreateStream: streams.create_stream,
     AlterStream: streams.alter_stream,
     DeleteStream: streams.delete_stream,
+    AddPartitions: growth.add_partitions,
+    MarkKeys: growth.mark_keys,
     SetIntake: streams.set_intake,
     TruncatePartition: streams.truncate_partition,
     ReportArchived: streams.report_archived,

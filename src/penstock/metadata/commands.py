@@ -12,6 +12,8 @@ What a command does to each partition (who leads, which ISRs shrink) is not in i
 | command        | proposed by                | when                                                              |
 |----------------|----------------------------|-------------------------------------------------------------------|
 | create, alter, delete stream | the node     | a client asks                                                     |
+| add partitions | the node                  | a client asks                                                     |
+| mark keys      | the node                   | the leader of a partition that keys left has all it has of them   |
 | truncate partition | the node               | a client asks the leader of the partition                         |
 | set intake     | the node                   | a client asks: pause, resume, read-only, seal                     |
 | form cluster   | the node                   | the first broker makes the cluster                                |
@@ -55,6 +57,26 @@ class AlterStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="
     stream_id: int
     changes: dict[str, Any]
     observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: as they are
+
+
+class AddPartitions(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="add_partitions"):
+    """Give a stream more partitions, where it has so many as was known."""
+
+    stream_id: StreamId
+    before: int  # how many it has
+    assignments: tuple[tuple[BrokerId, ...], ...]  # the replicas of each new one
+    observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each new one; none: none has any
+    range_bounds: tuple[str, ...] = ()  # where the new ones begin, if the stream is split by ranges
+
+
+class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
+    """A partition takes nothing more of the keys that left it, and all it has of them is committed before an offset."""
+
+    stream_id: StreamId
+    partitions: int  # how many there were once those were added to which they went
+    partition: PartitionId
+    leader_epoch: LeaderEpoch
+    end_offset: Offset
 
 
 class DeleteStream(_Command, frozen=True, kw_only=True, tag="delete_stream"):
@@ -211,6 +233,8 @@ class StartBroker(_Command, frozen=True, kw_only=True, tag="start_broker"):
 Command = (
     CreateStream
     | AlterStream
+    | AddPartitions
+    | MarkKeys
     | DeleteStream
     | TruncatePartition
     | ReportArchived

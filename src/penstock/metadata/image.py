@@ -26,6 +26,7 @@ import msgspec
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
+from penstock.base.partitioning import PartitionBy
 from penstock.metadata.commands import Recovery
 from penstock.metadata.persistent import PersistentMap
 
@@ -79,6 +80,15 @@ class Archived(msgspec.Struct, frozen=True, array_like=True, gc=False):
     leader_epoch: LeaderEpoch  # in which all before was committed: only what was written up to then is meant
 
 
+class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where in a partition the keys end that left it for partitions that were added; see `penstock.node.moving`."""
+
+    partitions: int  # how many there were once these were added
+    partition: PartitionId  # that they left
+    end_offset: Offset  # what it has of them comes before
+    leader_epoch: LeaderEpoch  # in which all before that was committed
+
+
 class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stream as the cluster agreed on it."""
 
@@ -90,6 +100,8 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     intake: Intake = Intake.OPEN
     intake_us: int = 0  # when that began; rises with every change. 0: it was never another one
     archived: tuple[Archived, ...] = ()  # by partition, then by archive
+    counts: tuple[int, ...] = ()  # how many partitions it had, one after the other; none: it always had as many
+    marks: tuple[Mark, ...] = ()  # by number of partitions, then by partition
 
     @property
     def name(self) -> str:
@@ -119,6 +131,8 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.intake,
             self.intake_us,
             self.archived,
+            self.counts,
+            self.marks,
         )
 
     def truncated_at(self, number: int) -> Truncated | None:
@@ -129,6 +143,20 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """What each archive of the stream has of a partition; none where one of them has not told of it."""
         found = tuple(one for one in self.archived if one.partition == number)
         return found if len(found) == len({one.archive for one in self.archived}) else ()
+
+    @property
+    def moves_keys(self) -> bool:
+        """Whether partitions were added to it, and a key has one place among them."""
+        return bool(self.counts) and self.config.split.how is not PartitionBy.GROUP
+
+    def marked(self, partitions: int) -> dict[int, Mark]:
+        """The marks of when it got so many partitions, by the partition that keys left."""
+        return {one.partition: one for one in self.marks if one.partitions == partitions}
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether keys are on their way to partitions that were added last."""
+        return self.moves_keys and len(self.marked(self.counts[-1])) < self.counts[-2]
 
     def partition_keys(self) -> tuple[PartitionKey, ...]:
         """What its partitions are kept under."""

@@ -4,11 +4,15 @@ Rules: equal images have equal bytes, whatever way led to them, so that brokers 
 the rest (names, loads) is not in them. Bytes may come from a network: nothing is built of them that breaks the rules of
 the image (metadata/image.py). Limits that a later version may draw tighter are not asked: what is there stays.
 
-    MessagePack, one array:   version 1 | index | cluster id | brokers by id | streams by id
+    MessagePack, one array:   version | index | cluster id | brokers by id | streams by id
     broker                    the fields of BrokerState in their order
     stream                    id | config, a map | created_us | partitions: the fields of PartitionState in their order
                               | truncated: the fields of Truncated in their order | intake | intake_us
                               | archived: the fields of Archived in their order
+                              | counts | marks: the fields of Mark in their order
+
+Where a stream has got more partitions, the version is 2: who does not know of that would look for keys elsewhere.
+
 
 A field that a later version adds stands at the end of its array; older versions refuse what they do not know only where
 its meaning changes, which a new version number says.
@@ -18,16 +22,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import pairwise
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages.fields import INT64_MAX
 from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of
 from penstock.metadata.persistent import PersistentMap
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
+_FIRST_VERSION = 1  # which all read: of an image that says nothing that is newer
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 _EPOCH_END = 2**32
@@ -63,7 +70,8 @@ def encode_image(image: ClusterImage) -> bytes:
     """All of `image`."""
     brokers = tuple(broker for _, broker in sorted(image.brokers.items()))
     streams = tuple(state for _, state in sorted(image.streams.items()))
-    return _encoder.encode(_Snapshot(SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams))
+    version = SNAPSHOT_VERSION if any(state.counts for state in streams) else _FIRST_VERSION
+    return _encoder.encode(_Snapshot(version, image.index, image.cluster_id, brokers, streams))
 
 
 def image_digest(image: ClusterImage) -> bytes:
@@ -134,6 +142,7 @@ def _check_streams(snapshot: _Snapshot) -> None:
         _check_config(state)
         _check_truncated(state)
         _check_archived(state)
+        _check_grown(state)
         for partition in state.partitions:
             if not _is_sound(partition, live if snapshot.brokers else partition.replicas):
                 _expect(False, f"stream {last} with {partition}")
@@ -163,6 +172,20 @@ def _check_archived(state: StreamState) -> None:
         is_sound &= 0 <= one.end_offset <= INT64_MAX and 0 < one.leader_epoch < _EPOCH_END
         _expect(is_sound, f"stream {state.stream_id} with {one}")
         last = one.partition, one.archive
+
+
+def _check_grown(state: StreamState) -> None:
+    counts = state.counts
+    rises = all(0 < earlier < later for earlier, later in pairwise(counts))
+    is_sound = rises and len(counts) != 1 and counts[-1:] in ((), (len(state.partitions),))
+    _expect(is_sound and len(counts) <= limits.KEY_MAP_VERSIONS_MAX, f"stream {state.stream_id} with {counts}")
+    donors = dict(zip(counts[1:], counts[:-1], strict=True))
+    last = (-1, -1)
+    for one in state.marks:
+        is_sound = last < (one.partitions, one.partition) and 0 <= one.partition < donors.get(one.partitions, 0)
+        is_sound &= 0 <= one.end_offset <= INT64_MAX and 0 < one.leader_epoch < _EPOCH_END
+        _expect(is_sound, f"stream {state.stream_id} with {one}")
+        last = one.partitions, one.partition
 
 
 def _is_sound(partition: PartitionState, live: Iterable[BrokerId]) -> bool:

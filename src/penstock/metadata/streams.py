@@ -32,6 +32,7 @@ from penstock.metadata.commands import (
     CreateStream,
     DeleteStream,
     FormCluster,
+    MarkKeys,
     ReportArchived,
     SetIntake,
     StartBroker,
@@ -42,7 +43,8 @@ from penstock.metadata.image import Archived, ClusterImage, Outcome, PartitionSt
 from penstock.metadata.persistent import PersistentMap
 
 _ON_FIRST_BROKER = (BrokerId(1),)
-_FIXED = frozenset({"name", "partitions", "replicas"})  # no version alters them so: the image holds them elsewhere, too
+# No version alters them so: the image holds them elsewhere, too.
+_FIXED = frozenset({"name", "partitions", "range_bounds", "replicas"})
 
 
 def check_create(image: ClusterImage, config: StreamConfig, *, brokers: int, ready: int) -> StreamState | None:
@@ -186,12 +188,26 @@ def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tup
 
 def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> StreamState:
     assignments = command.assignments or (_ON_FIRST_BROKER,) * command.config.partitions
-    _check_assignments(assignments, command.config.partitions)
-    observers = command.observers or ((),) * command.config.partitions
-    _check_observers(observers, assignments, command.config.observers)
+    if len(assignments) != command.config.partitions:
+        text = f"{len(assignments)} assignments for {command.config.partitions} partitions"
+        raise RemoteError(ErrorCode.BAD_REQUEST, text)
+    partitions = made_partitions(image, command.config, assignments, command.observers)
+    config = created_config(command.config, len(assignments[0]))
+    return StreamState(stream_id, config, command.created_us, partitions)
+
+
+def made_partitions(
+    image: ClusterImage,
+    config: StreamConfig,
+    assignments: tuple[tuple[BrokerId, ...], ...],
+    observers: tuple[tuple[BrokerId, ...], ...],
+) -> tuple[PartitionState, ...]:
+    """New partitions on these brokers. RemoteError bad_request, not_enough_replicas."""
+    _check_assignments(assignments)
+    observers = observers or ((),) * len(assignments)
+    _check_observers(observers, assignments, config.observers)
     # A broker that is alone is not registered with itself.
     live = image.live_brokers() if image.brokers else frozenset().union(*assignments)
-    config = created_config(command.config, len(assignments[0]))
     made: dict[tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]], PartitionState] = {}
     placed = tuple(zip(assignments, observers, strict=True))
     for replicas, observing in placed:
@@ -201,13 +217,12 @@ def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> St
                 text = f"none of the brokers {replicas} that were to hold a partition is there any more; ask again"
                 raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
             made[replicas, observing] = PartitionState.made(replicas, isr, observing)
-    partitions = tuple(made[one] for one in placed)
-    return StreamState(stream_id, config, command.created_us, partitions)
+    return tuple(made[one] for one in placed)
 
 
-def _check_assignments(assignments: tuple[tuple[BrokerId, ...], ...], partitions: int) -> None:
-    if len(assignments) != partitions or not all(assignments):
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"{len(assignments)} assignments for {partitions} partitions")
+def _check_assignments(assignments: tuple[tuple[BrokerId, ...], ...]) -> None:
+    if not assignments or not all(assignments):
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"{list(assignments)} are no replicas of partitions")
     count = len(assignments[0])
     if any(len(replicas) != count or len(set(replicas)) != count for replicas in assignments):
         raise RemoteError(ErrorCode.BAD_REQUEST, "assignments name a broker twice, or differ in length")
@@ -275,7 +290,7 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
     Its leader has committed all before `before` in this very epoch: whoever leads later has it, or an unclean election
     has lost it. So an offset is compared with another one of the same epoch only.
     """
-    _check_epoch(image, command)
+    check_epoch(image, command)
     state = image.by_id(command.stream_id)
     if state.intake is Intake.SEALED:
         text = f"stream {state.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
@@ -294,7 +309,7 @@ def report_archived(image: ClusterImage, index: int, command: ReportArchived) ->
 
     Of one leader epoch the highest offset counts, as with truncations.
     """
-    _check_epoch(image, command)
+    check_epoch(image, command)
     state = image.by_id(command.stream_id)
     if command.end_offset is None:
         archived = tuple(one for one in state.archived if one.archive != command.archive)
@@ -315,7 +330,7 @@ def report_archived(image: ClusterImage, index: int, command: ReportArchived) ->
     return _with_altered(image, state, msgspec.structs.replace(state, archived=archived), ())
 
 
-def _check_epoch(image: ClusterImage, command: TruncatePartition | ReportArchived) -> None:
+def check_epoch(image: ClusterImage, command: TruncatePartition | ReportArchived | MarkKeys) -> None:
     """RemoteError: as `ClusterImage.partition`, fenced_epoch, unknown_epoch."""
     partition = image.partition(command.stream_id, command.partition)
     if command.leader_epoch != partition.leader_epoch:

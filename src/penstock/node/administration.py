@@ -12,14 +12,14 @@ it is deleted again: nothing is left behind that cannot work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, Offset, StreamId
+from penstock.base.ids import BrokerId, Offset
 from penstock.base.staged import staged_name
 from penstock.messages import (
     AlterStreamRequest,
@@ -29,6 +29,8 @@ from penstock.messages import (
     CreateStreamResponse,
     DeleteStreamRequest,
     DeleteStreamResponse,
+    MarkKeysRequest,
+    MarkKeysResponse,
     ReportArchivedRequest,
     ReportArchivedResponse,
     Response,
@@ -41,13 +43,16 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.metadata.commands import (
+    AddPartitions,
     AlterStream,
     CreateStream,
     DeleteStream,
+    MarkKeys,
     ReportArchived,
     SetIntake,
     TruncatePartition,
 )
+from penstock.metadata.growth import check_growth
 from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
 from penstock.metadata.placement import place, place_observers
 from penstock.metadata.streams import (
@@ -58,15 +63,13 @@ from penstock.metadata.streams import (
     created_config,
     replicas_wanted,
 )
+from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.internal import staged_config
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 
 Done = Callable[[Response | RemoteError], None]
-AwaitHere = Callable[[StreamId, int, Callable[[RemoteError | None], None], int], None]
-"""Stream, deadline (elapsed µs), who hears once this broker has it, or why not; and with which change of its intake."""
-
 _AGAIN = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.OVERLOADED, ErrorCode.STOPPING})
 _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 
@@ -96,7 +99,7 @@ class Administration:
         chance: Any,
         clock: Callable[[], Now],
         *,
-        await_here: AwaitHere,
+        await_here: WaitFor,
         info: Callable[[StreamState], StreamInfo],
         ready: Callable[[], frozenset[BrokerId]],
         without_nats: Callable[[], frozenset[BrokerId]],
@@ -184,7 +187,12 @@ class Administration:
 
         name = staged_name(target.stream_id)
         if name in image.names:
-            wait(image.by_name(name))
+            holder = image.by_name(name)
+            missing = target.partitions[len(holder.partitions) :]
+            if not missing:
+                wait(holder)
+                return
+            self._add(holder, tuple(one.replicas for one in missing), (), (), wait, done)
             return
         check_room(image, target.config.partitions)
 
@@ -251,7 +259,7 @@ class Administration:
                     creation.state.stream_id,
                     creation.deadline_us,
                     lambda error, broker_id=broker_id: self._heard(creation, broker_id, error),  # type: ignore[misc]
-                    creation.state.intake_us,
+                    _awaited(creation.state),
                 )
             else:
                 self._ask_peer(creation, broker_id)
@@ -264,7 +272,7 @@ class Administration:
             self._heard(creation, broker_id, response if isinstance(response, RemoteError) else None)
 
         request = AwaitStreamRequest(
-            stream_id=creation.state.stream_id, timeout_ms=left_ms, intake_us=creation.state.intake_us
+            stream_id=creation.state.stream_id, timeout_ms=left_ms, **_awaited(creation.state)._asdict()
         )
         self._peers.send(broker_id, request, done=done)
 
@@ -321,6 +329,9 @@ class Administration:
 
     def _alter(self, request: AlterStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
+        if "partitions" in request.changes or "range_bounds" in request.changes:
+            self._grow(state, request.changes, done)
+            return
         config = altered_config(state.config, request.changes)  # refuse what cannot be before it is proposed
         observers = None
         if config.observers > state.config.observers:
@@ -339,6 +350,67 @@ class Administration:
 
         command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
         self._quorum.propose(command, altered)
+
+    # More partitions
+
+    def _grow(self, state: StreamState, changes: Mapping[str, Any], done: Done) -> None:
+        """Add partitions; answered once all live brokers have them, and listen for what they lead of them."""
+        now = self._clock()
+        config = check_growth(state, changes)
+        added = config.partitions - len(state.partitions)
+        if not added:
+            done(AlterStreamResponse(stream=self._info(state)))
+            return
+        check_room(self._image, added)
+        assert config.replicas is not None
+        assignments = self._place(added, config.replicas, self._ready())
+        deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
+
+        def made(grown: StreamState) -> None:
+            self._wait_for_all(grown, done, deadline_us, lambda info: AlterStreamResponse(stream=info))
+
+        observers = self._place_observers(assignments, config.observers)
+        self._add(state, assignments, observers, config.range_bounds[len(state.config.range_bounds) :], made, done)
+
+    def _add(
+        self,
+        state: StreamState,
+        assignments: tuple[tuple[BrokerId, ...], ...],
+        observers: tuple[tuple[BrokerId, ...], ...],
+        range_bounds: tuple[str, ...],
+        made: Callable[[StreamState], None],
+        done: Done,
+    ) -> None:
+        def added(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+                return
+            assert outcome.stream is not None
+            made(outcome.stream)
+
+        command = AddPartitions(
+            stream_id=state.stream_id,
+            before=len(state.partitions),
+            assignments=assignments,
+            observers=observers,
+            range_bounds=range_bounds,
+        )
+        self._quorum.propose(command, added)
+
+    def mark_keys(self, request: MarkKeysRequest, done: Done) -> None:
+        """A partition's leader has committed all that it has of the keys which left it."""
+
+        def marked(outcome: Outcome | RemoteError) -> None:
+            done(outcome if isinstance(outcome, RemoteError) else MarkKeysResponse())
+
+        command = MarkKeys(
+            stream_id=request.stream_id,
+            partitions=request.partitions,
+            partition=request.partition,
+            leader_epoch=request.leader_epoch,
+            end_offset=request.end_offset,
+        )
+        self._quorum.propose(command, marked)
 
     def _truncate(self, request: TruncateRequest, done: Done) -> None:
         if request.leader_epoch is None:
@@ -415,3 +487,8 @@ class Administration:
         creations, self._creations = self._creations, []
         for creation in creations:
             creation.done(error)
+
+
+def _awaited(state: StreamState) -> Awaited:
+    """What others have to know of a stream that has just changed."""
+    return Awaited(state.intake_us, len(state.partitions))

@@ -31,6 +31,10 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def waits(self, sid: int) -> bool:
+        """Whether messages of a subscription are here."""
+        return sid in self._counts
+
     def add(self, groups: Iterable[tuple[int, Group]]) -> bool:
         """What one read delivered; whether some of it has to wait."""
         waiting = []

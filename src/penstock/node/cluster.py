@@ -28,6 +28,7 @@ from penstock.messages import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
+    MarkKeysRequest,
     PeerHelloRequest,
     RaftRequest,
     RegisterBrokerRequest,
@@ -49,7 +50,7 @@ from penstock.node.consequences import Consequences, Told
 from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
 from penstock.node.metadata_leader import MetadataLeader
-from penstock.node.metadata_link import Administrative, MetadataLink
+from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.observer import Place
 from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
@@ -72,6 +73,7 @@ PEER_REQUESTS: tuple[type[Request], ...] = (
     HeartbeatRequest,
     RegisterBrokerRequest,
     ChangeIsrRequest,
+    MarkKeysRequest,
     StopBrokerRequest,
 )
 """What `Cluster.peer_request` answers."""
@@ -141,7 +143,8 @@ class Cluster:
             start=Start(self._runs.names, begins.log_index, begins.raft_term),
             observer=self,
         )
-        self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
+        ask_here: Local = lambda request, done: self._metadata_leader.request(request, done)  # noqa: E731
+        self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
         controller = Controller(settings.broker_id, ControllerConfig())
         self._administration = Administration(
             self.quorum,
@@ -423,9 +426,6 @@ class Cluster:
             self._outbox.reply(caller, response)
 
         self.link.administer(request, done)
-
-    def _answer_locally(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
-        self._metadata_leader.request(request, done)
 
     def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
         """Another broker asks. RemoteError."""

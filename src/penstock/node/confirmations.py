@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
@@ -20,13 +21,26 @@ _NOT_KNOWN = "the stream was made, but this broker has not heard of it in time"
 Done = Callable[[RemoteError | None], None]
 
 
+class Awaited(NamedTuple):
+    """What a broker is to have heard of a stream: this change of its intake, and that it has so many partitions."""
+
+    intake_us: int = 0
+    partitions: int = 0
+
+
+ANYHOW = Awaited()
+
+WaitFor = Callable[[StreamId, int, Done, Awaited], None]
+"""Stream, deadline (elapsed µs), who hears once this broker has it, or why not; and as it was at some time."""
+
+
 @dataclass(slots=True, eq=False)
 class _Waiter:
     """Somebody who waits for a stream."""
 
     done: Done
     deadline_us: int
-    intake_us: int = 0  # the change of the intake that it waits for
+    awaited: Awaited
     confirmed: int = 0  # partitions from the first on
 
 
@@ -49,9 +63,9 @@ class Confirmations:
         self._intake_us = intake_us
         self._waiting: dict[StreamId, list[_Waiter]] = {}
 
-    def wait(self, stream_id: StreamId, deadline_us: int, done: Done, intake_us: int = 0) -> None:
+    def wait(self, stream_id: StreamId, deadline_us: int, done: Done, awaited: Awaited = ANYHOW) -> None:
         """`done` hears None once this broker has the stream, or why it has not."""
-        self._waiting.setdefault(stream_id, []).append(_Waiter(done, deadline_us, intake_us))
+        self._waiting.setdefault(stream_id, []).append(_Waiter(done, deadline_us, awaited))
         self.look(stream_id)
 
     def look(self, stream_id: StreamId) -> None:
@@ -60,7 +74,11 @@ class Confirmations:
         if waiting is None or (keys := self._keys(stream_id)) is None:  # as nearly always
             return
         heard_us = self._intake_us(stream_id)
-        ready = [one for one in waiting if one.intake_us <= heard_us and self._is_ready(keys, one)]
+        ready = [
+            one
+            for one in waiting
+            if one.awaited.intake_us <= heard_us and one.awaited.partitions <= len(keys) and self._is_ready(keys, one)
+        ]
         if not ready:
             return
         left = [one for one in waiting if one not in ready]

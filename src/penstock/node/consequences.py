@@ -9,6 +9,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, StreamId
 from penstock.messages import LogEnd, ResignedLeadership, StreamInfo, UnreachableLeader
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.node.confirmations import ANYHOW, Awaited
 
 
 class Consequences(Protocol):
@@ -24,7 +25,11 @@ class Consequences(Protocol):
         """Who is there has changed, or the run in which this broker leads and follows."""
 
     def wait_for(
-        self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None], intake_us: int = 0
+        self,
+        stream_id: StreamId,
+        deadline_us: int,
+        done: Callable[[RemoteError | None], None],
+        awaited: Awaited = ANYHOW,
     ) -> None:
         """`done` hears None once this broker has its part of the stream, or why it has not."""
 

@@ -1,9 +1,9 @@
 """Which streams there are by name, and which of them store a subject: looked up, not searched.
 
 Rules: an index is made when it is first asked after a stream came or went, and then serves every question until the
-next one does. Neither a stream's name nor its subject nor the number of its partitions ever changes (`base/config.py`:
-ALTERABLE). Where partition n listens on `<subject>.<n>`, what is stored there is found through the subject; nothing is
-stored on the subject itself where nats-server maps it.
+next one does. Neither a stream's name nor its subject ever changes (`base/config.py`: ALTERABLE), and how many
+partitions it has is in no index. Where partition n listens on `<subject>.<n>`, what is stored there is found through
+the subject; nothing is stored on the subject itself where nats-server maps it.
 
     orders.*.eu     ┐          orders ─┬─ * ── eu: {1}
     orders.>        ├─▶  root ─┤       └─ behind: {2}
@@ -24,7 +24,7 @@ from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import is_reserved
 from penstock.metadata.image import ClusterImage, StreamState
 
-assert not {"name", "subject", "partitions"} & set(ALTERABLE)
+assert not {"name", "subject"} & set(ALTERABLE)
 
 _DIGITS_MAX = len(str(limits.STREAM_PARTITIONS_MAX))
 

@@ -37,15 +37,23 @@ class _Group:
 
 
 class GroupMembers:
-    """Of one leadership. `write` appends rows; `partitions_of` says how many a stream has, 0 if it is not there."""
+    """Of one leadership. `write` appends rows; `partitions_of` says how many a stream has, 0 if it is not there, and
+    `readable` how many of them a group may read: others wait until it has read what came before in older ones.
+    """
 
     def __init__(
-        self, offsets: Offsets, leader_epoch: LeaderEpoch, write: Write, partitions_of: Callable[[int], int]
+        self,
+        offsets: Offsets,
+        leader_epoch: LeaderEpoch,
+        write: Write,
+        partitions_of: Callable[[int], int],
+        readable: Callable[[str, int], int],
     ) -> None:
         self._offsets = offsets
         self._leader_epoch = leader_epoch
         self._write = write
         self._partitions_of = partitions_of
+        self._readable = readable
         self._groups: dict[str, _Group] = {}
 
     def heartbeat(self, request: GroupHeartbeatRequest, now_us: int) -> GroupHeartbeatResponse:
@@ -72,9 +80,11 @@ class GroupMembers:
         self._advance(request.group, group)
         if request.is_leaving:
             return self._answer(membership.generation.number, (), is_settled=True)
-        told = membership.told(request.member_id, self._partitions(membership))
+        partitions = self._partitions(request.group, membership)
+        is_whole = all(count == self._partitions_of(stream_id) for stream_id, count in partitions.items())
+        told = membership.told(request.member_id, partitions)
         assigned = tuple(GroupPartition(StreamId(one.stream_id), PartitionId(one.partition)) for one in told.assigned)
-        return self._answer(told.generation, assigned, is_settled=told.is_settled)
+        return self._answer(told.generation, assigned, is_settled=told.is_settled and is_whole)
 
     def _answer(
         self, generation: int, assigned: tuple[GroupPartition, ...], *, is_settled: bool
@@ -140,15 +150,15 @@ class GroupMembers:
             text = f"this broker coordinates {limits.GROUPS_IN_USE_MAX} groups in one partition already"
             raise RemoteError(ErrorCode.TOO_LARGE, f"{text}; try again, or take a group of another name")
 
-    def _partitions(self, membership: Membership) -> dict[int, int]:
-        return {stream_id: self._partitions_of(stream_id) for stream_id in membership.streams}
+    def _partitions(self, name: str, membership: Membership) -> dict[int, int]:
+        return {stream_id: self._readable(name, stream_id) for stream_id in membership.streams}
 
     def _advance(self, name: str, group: _Group) -> None:
         """Write the next generation, if there is to be one and none is on its way."""
         membership = group.membership
         if group.is_writing:
             return
-        generation = membership.next_generation(self._partitions(membership))
+        generation = membership.next_generation(self._partitions(name, membership))
         if generation is None:
             if not membership.members:
                 self._groups.pop(name, None)

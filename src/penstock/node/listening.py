@@ -21,7 +21,7 @@ from penstock.hot.group import Group
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
 from penstock.node.partition import Partition
-from penstock.node.shares import parted
+from penstock.node.shares import own, parted
 from penstock.node.step import Lane, Outbox
 from penstock.node.subscriptions import Subscriptions, Verdicts
 from penstock.vfs import Vfs
@@ -117,9 +117,9 @@ class Listening:
         subscriptions = self.subscriptions
         for sid, group in groups.items():
             if (partition := subscriptions.by_sid.get(sid)) is not None:
-                yield partition, group
+                yield from (((partition, group),) if partition.keys is None else own(partition, group, self._outbox))
             elif (channel := subscriptions.channels.get(sid)) is not None:
-                yield from parted(channel, group)
+                yield from parted(channel, group, self._outbox)
             # else the last messages of a stream that was just deleted
 
     def listens(self, partition: Partition) -> bool:

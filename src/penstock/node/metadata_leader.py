@@ -25,6 +25,7 @@ from penstock.base.ids import BrokerId
 from penstock.messages import (
     ChangeIsrRequest,
     HeartbeatRequest,
+    MarkKeysRequest,
     RegisterBrokerRequest,
     Request,
     Response,
@@ -150,6 +151,8 @@ class MetadataLeader:
             self._register(request, done, now)
         elif isinstance(request, ChangeIsrRequest):
             self._controller.change_isr(done, request)
+        elif isinstance(request, MarkKeysRequest):
+            self._administration.mark_keys(request, done)
         elif isinstance(request, StopBrokerRequest):
             self._controller.stop_broker(done, request, now)
         else:

@@ -117,6 +117,7 @@ class Node:
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             administer=lambda request, done: self._cluster.link.administer(request, done),
             hurry=lambda: self._cluster.standing.hurry(),
+            waits=lambda partition: self._arrivals.waits(partition.sid),
             confirmed_us=lambda: self._cluster.confirmed_us,
             committed=self._grown,
             resigned=self._resigned,

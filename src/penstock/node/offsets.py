@@ -46,6 +46,7 @@ from penstock.messages import (
     GroupStream,
     ListGroupsRequest,
     ListGroupsResponse,
+    OffsetCommit,
     OffsetsStreamRequest,
     OffsetsStreamResponse,
     Response,
@@ -181,7 +182,7 @@ class GroupOffsets:
             if one.offset is not None:
                 self._check_there(one.stream_id, one.partition)
                 added += place not in kept.offsets
-                value = encode_value(Position(one.offset, one.leader_epoch, one.metadata))
+                value = encode_value(_position(kept.offsets, place, one, is_put=request.member_id is None))
             rows.append((encode_key(place), None if one.offset is None else value))
         if added and len(kept.offsets) + kept.written + added > limits.OFFSETS_KEPT_MAX:
             self._sweep(partition, kept)
@@ -209,6 +210,7 @@ class GroupOffsets:
                 leader_epoch=None if one.position.leader_epoch is None else LeaderEpoch(one.position.leader_epoch),
                 metadata=one.position.metadata,
                 committed_us=TimestampUs(one.committed_us),
+                began=None if one.position.began is None else Offset(one.position.began),
             )
             for number, one in sorted(found.items())
         )
@@ -264,6 +266,24 @@ class GroupOffsets:
         state = self._image.streams.get(StreamId(stream_id))
         return 0 if state is None else len(state.partitions)
 
+    def _readable(self, offsets: Offsets, group: str, stream_id: int) -> int:
+        """How many partitions of a stream a group may read: those that were added follow once it has read the older
+        ones up to their marks, so that of each key it reads the old before the new.
+        """
+        state = self._image.streams.get(StreamId(stream_id))
+        if state is None or not state.moves_keys:
+            return self._partitions_of(stream_id)
+        committed = offsets.of(group, stream_id)
+        count = state.counts[0]
+        for before, after in pairwise(state.counts):
+            marks = state.marked(after)
+            if len(marks) < before:
+                break
+            if any(n not in committed or committed[n].position.offset < marks[n].end_offset for n in range(before)):
+                break
+            count = after
+        return count
+
     # What is known
 
     def _known(self, partition: Partition) -> _Kept:
@@ -298,6 +318,7 @@ class GroupOffsets:
                     kept.leadership.leader_epoch,
                     lambda rows, heard: self._append(partition, kept, rows, heard),
                     self._partitions_of,
+                    lambda group, stream_id: self._readable(reading.offsets, group, stream_id),
                 )
             else:
                 kept.failure = as_remote(error)
@@ -343,6 +364,17 @@ class GroupOffsets:
         assert kept.offsets is not None
         if places := kept.offsets.left_over(is_gone, limits.OFFSETS_PER_COMMIT_MAX):
             self._append(partition, kept, [(encode_key(place), None) for place in places], lambda response: None)
+
+
+def _position(offsets: Offsets, place: Place, wanted: OffsetCommit, *, is_put: bool) -> Position:
+    """What is to be kept of a commit; `is_put`: somebody put the group there, who is no member."""
+    assert wanted.offset is not None
+    known = offsets.of(place.group, place.stream_id).get(place.partition)
+    if known is None or is_put:
+        began: int = wanted.offset
+    else:
+        began = known.position.offset if known.position.began is None else known.position.began
+    return Position(wanted.offset, wanted.leader_epoch, wanted.metadata, began)
 
 
 def _encoded(rows: Rows) -> bytearray:

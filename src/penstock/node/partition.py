@@ -31,7 +31,7 @@ from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFul
 from penstock.hot.group import Group
 from penstock.hot.rows import Asked
 from penstock.ingest import acks
-from penstock.ingest.admission import Admission, Rules
+from penstock.ingest.admission import Admission, Rules, refuse_all
 from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import LastSequences, Reading
 from penstock.ingest.producers import Place, Producers
@@ -41,6 +41,7 @@ from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
 from penstock.node.closed import why_closed
 from penstock.node.in_flight import Budget, InFlight, Pending
+from penstock.node.keys import Keys
 from penstock.node.step import Answers, Outbox, Step
 from penstock.node.wording import CODES, STORE_FAILED, in_doubt, label, not_appended
 from penstock.replication.follower import Following
@@ -59,9 +60,9 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch", "leadership",
-        "leads", "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream",
-        "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch",
+        "leadership", "leads", "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall",
+        "stream", "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -71,6 +72,7 @@ class Partition:
         self.following: Following | None = None  # this broker follows
         self.dedup: Dedup | None = None  # of this leadership, once somebody sends message ids
         self.lasts: LastSequences | None = None  # of this leadership, once somebody expects one of a subject
+        self.keys: Keys | None = None  # of this leadership, where keys have moved
         self.producers: Producers | None = None  # of this leadership, once one of them appends
         self.published: PublishedRuns | None = None  # of this leadership, once a run is to be published
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
@@ -84,22 +86,18 @@ class Partition:
         self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
         self.visit_us: int | None = None  # when the next visit of its upkeep is planned, by the calendar
         self.fresh_us: int | None = None  # up to when all that was committed is shown, while nobody is followed
-        self.trouble = ""  # what the operator was last told
-        self.fenced_told = False
-        self.damage_told = 0  # how many ranges
+        self.trouble, self.fenced_told, self.damage_told = "", False, 0  # what the operator was told; of damage, ranges
         self.vfs = vfs
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # so far, since the start: only grows
         self._recovered_end = log.log_end
-        self.sid = 0  # of its subscription; 0: there is none
-        self.subscribed = False
+        self.sid, self.subscribed = 0, False  # of its subscription; 0: there is none
         self.refusal = ""  # why NATS does not let the broker subscribe
         # By the calendar: until then somebody listened, as far as this broker knows.
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
-        self.counters = budget.counters
         self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
-        self._budget = budget
+        self._budget, self.counters = budget, budget.counters
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
@@ -139,8 +137,7 @@ class Partition:
     def reads_log(self) -> bool:
         """Whether messages wait until something in the log is known."""
         reads_ids = self.dedup is not None and self.dedup.is_reading
-        reads_lasts = self.lasts is not None and self.lasts.reading is Reading.END
-        return (reads_ids or reads_lasts) and self.leadership is not None
+        return reads_ids or (self.lasts is not None and self.lasts.reading is Reading.END)
 
     @property
     def is_impeded(self) -> bool:
@@ -240,11 +237,10 @@ class Partition:
 
     def resign(self, step: Step) -> None:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
-        self.leadership = None
+        self.leadership = self.keys = None
         self.rollup_at = NO_ROLLUP
         self.leads = False
-        self.lasts = None
-        self.dedup = self.producers = self.published = None
+        self.dedup = self.lasts = self.producers = self.published = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
@@ -291,10 +287,7 @@ class Partition:
         admission = admitted(self, self._rules, self._budget, group, now, step, must=must)
         if admission is None:
             return False
-        if admission.dropped:
-            self._count_dropped(admission.dropped)
-        if admission.errors:
-            step.publish.append(Answers(self.sid, b"".join(admission.errors)))
+        self._tell_refused(admission, step)
         rows = admission.rows
         base_offset = self.log.log_end
         refusal: acks.AckError | None = None
@@ -327,8 +320,7 @@ class Partition:
 
     def _answer_again(self, admission: Admission, refusal: acks.AckError | None, now: Now, step: Step) -> None:
         """Tell who sent what is there already where it is, as soon as that is committed."""
-        found, group, written = admission.duplicates, admission.of, self.log.log_end
-        leadership = self.leadership
+        found, group, written, leadership = admission.duplicates, admission.of, self.log.log_end, self.leadership
         assert group is not None
         assert leadership is not None
         if refusal is not None:  # of what this read brought twice, both may be refused
@@ -342,6 +334,16 @@ class Partition:
             # What is behind the first is waited for as well: so all that waits stays in order.
             self.in_flight.add(Pending(written, written, 0, now_us, those, None))
 
+    def turn_away(self, group: Group, error: acks.AckError, reason: str, step: Step) -> None:
+        """Refuse what is not its own, or not yet."""
+        self._tell_refused(refuse_all(group, self._rules, error, reason), step)
+
+    def _tell_refused(self, admission: Admission, step: Step) -> None:
+        if admission.dropped:
+            self._count_dropped(admission.dropped)
+        if admission.errors:
+            step.publish.append(Answers(self.sid, b"".join(admission.errors)))
+
     def _count_dropped(self, dropped: Mapping[str, int]) -> None:
         self.dropped = Counter(self.dropped) + Counter(dropped)
         self.counters["dropped"] += sum(dropped.values())
@@ -353,8 +355,7 @@ class Partition:
     def _append_messages(
         self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step
     ) -> acks.AckError | None:
-        base_offset = self.log.log_end
-        timestamp_us = self.timestamp_us(now)
+        base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(
             rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch, flags=flags

@@ -18,7 +18,7 @@ from typing import Protocol
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, StreamId
+from penstock.base.ids import BrokerId
 from penstock.messages import (
     AwaitStreamRequest,
     AwaitStreamResponse,
@@ -29,6 +29,7 @@ from penstock.messages import (
     HeartbeatRequest,
     JoinRequest,
     JoinResponse,
+    MarkKeysRequest,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -38,6 +39,7 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
+from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import introduced
@@ -69,7 +71,7 @@ class PeerRequests:
         clock: Callable[[], Now],
         quorum: Quorum,
         metadata_leader: MetadataLeader,
-        wait_for: Callable[[StreamId, int, Callable[[RemoteError | None], None], int], None],
+        wait_for: WaitFor,
     ) -> None:
         """`wait_for` tells once a stream is here, or why it is not."""
         self._asked = asked
@@ -96,7 +98,8 @@ class PeerRequests:
             self._forwarded(caller, request, raw)
         else:
             assert isinstance(
-                request, HeartbeatRequest | RegisterBrokerRequest | ChangeIsrRequest | StopBrokerRequest
+                request,
+                HeartbeatRequest | RegisterBrokerRequest | ChangeIsrRequest | MarkKeysRequest | StopBrokerRequest,
             ), request
             self._metadata_leader.request(request, lambda response: self._outbox.reply(caller, response))
 
@@ -115,7 +118,7 @@ class PeerRequests:
         def done(error: RemoteError | None) -> None:
             self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
 
-        self._wait_for(request.stream_id, deadline_us, done, request.intake_us)
+        self._wait_for(request.stream_id, deadline_us, done, Awaited(request.intake_us, request.partitions))
 
     def _members(self) -> JoinResponse:
         image = self._quorum.image

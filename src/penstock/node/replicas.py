@@ -33,11 +33,13 @@ from penstock.messages import (
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.archives import Archives
 from penstock.node.chronicle import Chronicle
+from penstock.node.confirmations import ANYHOW, Awaited
 from penstock.node.following import Follows
 from penstock.node.in_flight import Budget
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
+from penstock.node.moving import Moving
 from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.node.peers import Peers
 from penstock.node.repairs import Repairs
@@ -73,6 +75,7 @@ class Replicas:
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
         administer: Callable[[TruncateRequest | ReportArchivedRequest, Callable[[Response | RemoteError], None]], None],
         hurry: Callable[[], None],
+        waits: Callable[[Partition], bool],
         confirmed_us: Callable[[], int | None],
         committed: Callable[[Partition], None],
         resigned: Callable[[Partition], None],
@@ -112,22 +115,10 @@ class Replicas:
         self.truncations, self.archives = Truncations(outbox, clock, administer), Archives(outbox, administer)
         self.rollups = Rollups(outbox, clock, administer)
         self.chronicle = Chronicle(settings.broker_id, outbox)
+        self.moving = Moving(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
         self._log_ends = LogEnds(self.partitions, image, hurry)
         self.roles = self._new_roles(settings.broker_id, outbox)
-        self.streams = Streams(
-            vfs,
-            settings.broker_id,
-            image,
-            outbox,
-            budget,
-            self.upkeep,
-            OpenFiles(settings.log_files_max),
-            self.roles,
-            clock,
-            self.partitions,
-            closed=self._closed,
-            failed=hurry,
-        )
+        self.streams = self._new_streams(vfs, settings, outbox, budget)
         self.repairs = self._new_repairs(settings.broker_id, outbox, peers)
         self.scrubber = Scrubber(
             outbox,
@@ -152,6 +143,23 @@ class Replicas:
             began=self.rollups.look,
             resigned=self._resigned,
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
+        )
+
+    def _new_streams(self, vfs: Vfs, settings: Settings, outbox: Outbox, budget: Budget) -> Streams:
+        return Streams(
+            vfs,
+            settings.broker_id,
+            self._image,
+            outbox,
+            budget,
+            self.upkeep,
+            OpenFiles(settings.log_files_max),
+            self.roles,
+            self._clock,
+            self.partitions,
+            closed=self._closed,
+            failed=self._hurry,
+            placed=self.moving.look,
         )
 
     def _new_repairs(self, broker_id: BrokerId, outbox: Outbox, peers: Peers) -> Repairs:
@@ -195,10 +203,14 @@ class Replicas:
         self.roles.heard(self.partitions.values(), is_heard=is_heard)
 
     def wait_for(
-        self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None], intake_us: int = 0
+        self,
+        stream_id: StreamId,
+        deadline_us: int,
+        done: Callable[[RemoteError | None], None],
+        awaited: Awaited = ANYHOW,
     ) -> None:
         """See `Streams.wait_for`."""
-        self.streams.wait_for(stream_id, deadline_us, done, intake_us)
+        self.streams.wait_for(stream_id, deadline_us, done, awaited)
 
     def unreachable(self) -> tuple[UnreachableLeader, ...]:
         """Leaders that do not answer."""
@@ -340,6 +352,7 @@ class Replicas:
     def settle(self) -> None:
         """What other brokers are to hear, and to be asked."""
         now = self._clock()
+        self.moving.settle(now)
         self.leading.settle(now)
         self.follows.settle(now)
 
@@ -362,6 +375,7 @@ class Replicas:
         """When `tick` and `settle` have something to do, at the latest."""
         return earliest(
             self.streams.confirmations.next_deadline_us,
+            self.moving.next_deadline_us,
             self.upkeep.next_deadline_us,
             self.upkeep.cleaners.next_deadline_us,
             self.leading.next_deadline_us,

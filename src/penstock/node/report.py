@@ -11,6 +11,7 @@ from penstock.messages import (
     BrokerInfo,
     DamageInfo,
     FollowerInfo,
+    KeyMark,
     NatsStatus,
     PartitionHealth,
     PartitionInfo,
@@ -88,6 +89,8 @@ class Report:
             created_us=TimestampUs(state.created_us),
             intake=state.intake,
             intake_us=TimestampUs(state.intake_us) if state.intake_us else None,
+            counts=state.counts,
+            key_marks=tuple(KeyMark(one.partitions, one.partition, one.end_offset) for one in state.marks),
         )
 
     def _partition(self, state: StreamState, number: int) -> PartitionInfo:

@@ -136,6 +136,9 @@ class Roles:
         leadership = partition.leadership
         if leadership is not None and leadership.leader_epoch == state.leader_epoch:
             self._configure(partition)
+            if self._listening.subscriptions.is_moved(partition):  # its stream got more partitions
+                self._unsubscribe(partition)
+                self._subscribe(partition, "")
             self._pause_or_resume(partition)
             before = leadership.isr
             self._leading.image(partition, state, self.live, self._clock())

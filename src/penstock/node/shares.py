@@ -1,16 +1,40 @@
-"""What of a subject is whose, where several partitions of a stream hear all of it."""
+"""What of a subject is whose, where several partitions of a stream hear all of it, or keys have moved.
+
+Rules: what is nobody's here is stored by another broker. A message of a key on its way to a partition that was added is
+refused by one broker at a time, and only by one that knows that nobody has stored it: the leader that it leaves, until
+that proposes its mark; then nobody; then the one that it goes to, which has all marks that it knows of, until it takes
+it. In between nobody answers, as while a leader changes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.base.ids import PartitionId
+from penstock.base.partitioning import PartitionBy
 from penstock.hot.group import Group
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.shares import split
+from penstock.ingest import acks
+from penstock.metadata.image import StreamState
 from penstock.node.partition import Partition
+from penstock.node.step import Outbox
 from penstock.node.subscriptions import Channel
+from penstock.node.wording import KEY_ELSEWHERE, KEY_MOVING
+
+_MAPS_MAX = 256
+
+Shares = Iterator[tuple[Partition, Group]]
+
+
+class _Moved(NamedTuple):
+    """Where some keys came from."""
+
+    key_map: KeyMap  # as it was before
+    refusers: dict[int, Partition]  # who turns away what came from there; none: nobody here
 
 
 class _Parting(NamedTuple):
@@ -20,22 +44,84 @@ class _Parting(NamedTuple):
     token: int
     takers: dict[PartitionId, Partition]
     wanted: bytes
+    moved: dict[int, _Moved]  # by the partition that they go to, which does not take them
 
 
-def parted(channel: Channel[Partition], group: Group) -> Iterator[tuple[Partition, Group]]:
-    """The messages of each partition that takes what comes; what is nobody's here is stored by another broker."""
+def parted(channel: Channel[Partition], group: Group, outbox: Outbox) -> Shares:
+    """The messages of each partition that takes what comes."""
     parting = channel.note
     if not isinstance(parting, _Parting):
         parting = channel.note = _parting(channel)
     shares = split(group, parting.key_map, parting.token, parting.wanted)
     for number, partition in parting.takers.items():
-        if (share := shares[number]) is not None:
+        if (share := shares[number]) is not None and number not in parting.moved:
             yield partition, share
+    for place, moved in parting.moved.items():
+        if (share := shares[place]) is not None:
+            _turn_away(share, moved, parting.token, outbox)
 
 
 def _parting(channel: Channel[Partition]) -> _Parting:
-    config = next(iter(channel.members)).stream.config
-    key_map = key_map_of(config)
+    stream = next(iter(channel.members)).stream
+    key_map = key_map_of(stream.config, stream.counts)
     takers = {one.key.partition: one for one, takes in channel.members.items() if takes}
-    wanted = bytes(number in takers for number in range(key_map.partitions))
-    return _Parting(key_map, config.split.token, takers, wanted)
+    moved = _moved(stream, takers) if stream.moves_keys else {}
+    wanted = bytes(number in takers or number in moved for number in range(key_map.partitions))
+    return _Parting(key_map, stream.config.split.token, takers, wanted, moved)
+
+
+def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[int, _Moved]:
+    """What is refused here of the keys that went to partitions which do not take them yet, or are led elsewhere."""
+    moved = {}
+    for back, (before, after) in enumerate(reversed(list(pairwise(stream.counts))), 1):
+        marked = stream.marked(after)
+        leaving: dict[int, Partition] = {
+            int(number): one
+            for number, one in takers.items()
+            if number < before and one.keys and not one.keys.is_silent
+        }
+        for number in range(before, after):
+            goes_to = takers.get(PartitionId(number))
+            is_closed = goes_to is not None and goes_to.keys is not None and not goes_to.keys.is_open
+            if not is_closed and (goes_to is not None or back > 1):
+                continue
+            refusers = {} if goes_to is None else dict.fromkeys(marked, goes_to)
+            if back == 1:
+                refusers.update(leaving)
+            if is_closed or refusers:
+                moved[number] = _Moved(key_map_of(stream.config, stream.counts, -back), refusers)
+    return moved
+
+
+def _turn_away(share: Group, moved: _Moved, token: int, outbox: Outbox) -> None:
+    wanted = bytes(number in moved.refusers for number in range(moved.key_map.partitions))
+    parts = split(share, moved.key_map, token, wanted)
+    for number, refuser in moved.refusers.items():
+        if (part := parts[number]) is not None:
+            refuser.turn_away(part, acks.key_moving(), KEY_MOVING, outbox.step)
+
+
+@lru_cache(maxsize=_MAPS_MAX)
+def _map_of(stream: StreamState) -> KeyMap:
+    return key_map_of(stream.config, stream.counts)
+
+
+def own(partition: Partition, group: Group, outbox: Outbox) -> Shares:
+    """Of what came on a partition's own subject, its own: what has no key, and the keys that have their place there."""
+    keys, stream, number = partition.keys, partition.stream, partition.key.partition
+    if keys is None or stream.config.split.how is not PartitionBy.PUBLISHER:
+        yield partition, group
+        return
+    key_map = _map_of(stream)
+    count = key_map.partitions
+    shares = split(group, key_map, 0, b"\1" * (count + 1), number if keys.is_open else count)
+    for place, share in enumerate(shares):
+        if share is None:
+            continue
+        if place == count or (place == number and keys.is_open):
+            yield partition, share
+        elif place == number:
+            partition.turn_away(share, acks.key_moving(), KEY_MOVING, outbox.step)
+        else:
+            error = acks.key_elsewhere(place, stream.config.subject_of(place))
+            partition.turn_away(share, error, KEY_ELSEWHERE, outbox.step)

@@ -22,7 +22,7 @@ from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
-from penstock.node.confirmations import Confirmations
+from penstock.node.confirmations import ANYHOW, Awaited, Confirmations
 from penstock.node.folders import Folders, log_path, mark_of, stream_path
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
@@ -73,6 +73,7 @@ class Streams:
         *,
         closed: Callable[[Partition, RemoteError], None],
         failed: Callable[[], None],
+        placed: Callable[[Partition], None],
     ) -> None:
         self.partitions = partitions
         self.failures: dict[PartitionKey, str] = {}  # whose log cannot be opened, and why
@@ -91,6 +92,7 @@ class Streams:
         self._removals: dict[StreamId, _Removal] = {}
         self._dropping: set[PartitionKey] = set()  # what is observed here no more, until its files are gone
         self._closed = closed  # tells the node that a partition is gone
+        self._placed = placed  # hears what has become of a partition's place
         self._failed = failed  # hears that a log cannot be opened
         self.confirmations = Confirmations(
             self._keys_of, self._is_confirmed, self._opening.__contains__, lambda one: image().streams[one].intake_us
@@ -171,6 +173,7 @@ class Streams:
         self.partitions[key] = partition
         self._upkeep.opened(partition)
         self._roles.update(partition)
+        self._placed(partition)
         self.confirmations.look(key.stream_id)
 
     # What the image says
@@ -267,6 +270,7 @@ class Streams:
         if partition.stream is not state:
             partition.reconfigure(state)
         self._roles.update(partition)
+        self._placed(partition)
         if partition.leadership is not None:
             self._upkeep.advance(partition)
 
@@ -329,7 +333,11 @@ class Streams:
         return partition is not None and (partition.subscribed or partition.is_deaf)
 
     def wait_for(
-        self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None], intake_us: int = 0
+        self,
+        stream_id: StreamId,
+        deadline_us: int,
+        done: Callable[[RemoteError | None], None],
+        awaited: Awaited = ANYHOW,
     ) -> None:
         """`done` hears None once this broker has the stream and listens for what it leads of it, or why not."""
         state = self._image().streams.get(stream_id)
@@ -342,7 +350,7 @@ class Streams:
                 if (partition := self.partitions.get(key)) is not None and partition.refusal:
                     done(self._refusal(partition))
                     return
-        self.confirmations.wait(stream_id, deadline_us, done, intake_us)
+        self.confirmations.wait(stream_id, deadline_us, done, awaited)
 
     def confirmed(self, partition: Partition) -> None:
         """NATS has the subscription of this partition."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -87,10 +87,26 @@ class Verdicts(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class _Asked(Generic[L]):
-    """A barrier on its way, and whose SUB lies before it; None: all that the link subscribed by itself."""
+    """A barrier on its way, and whose SUB lies before it; None: all that the link subscribed by itself.
+
+    `reached`: it is nobody's, but somebody waits for it.
+    """
 
     token: int
     listener: L | None
+    reached: Callable[[], None] | None = None
+
+
+class _Place(NamedTuple):
+    """Where somebody listens."""
+
+    subject: str
+    queue: str | None
+    channel: Hashable | None
+
+    @classmethod
+    def of(cls, listener: Listener) -> _Place:
+        return cls(listener.subject, listener.queue, listener.channel)
 
 
 class Subscriptions(Generic[L]):
@@ -100,6 +116,7 @@ class Subscriptions(Generic[L]):
         self.by_sid: dict[int, L] = {}  # everybody, by the id given
         self.channels: dict[int, Channel[L]] = {}  # by the id of the subscription
         self._channels: dict[Hashable, Channel[L]] = {}
+        self._places: dict[L, _Place] = {}  # where each listened when it began
         self._outbox = outbox
         self._verdicts = verdicts
         self._refused: set[L] = set()
@@ -116,7 +133,8 @@ class Subscriptions(Generic[L]):
         """Subscribe, under a new id; the verdict comes once NATS is there."""
         listener.sid = self._new_sid()
         self.by_sid[listener.sid] = listener
-        if (key := listener.channel) is not None:
+        place = self._places[listener] = _Place.of(listener)
+        if (key := place.channel) is not None:
             if (channel := self._channels.get(key)) is None:
                 channel = self._channels[key] = Channel(self._new_sid(), {})
                 self.channels[channel.sid] = channel
@@ -140,23 +158,42 @@ class Subscriptions(Generic[L]):
         self._outbox.step.nats.append(Subscribe(sid, listener.subject, listener.queue))
 
     def _channel(self, listener: L) -> Channel[L] | None:
-        return None if listener.channel is None else self._channels[listener.channel]
+        place = self._places[listener]
+        return None if place.channel is None else self._channels[place.channel]
+
+    def is_moved(self, listener: L) -> bool:
+        """Whether it listens somewhere else than it should by now."""
+        return listener in self._places and self._places[listener] != _Place.of(listener)
+
+    def look_again(self, listener: L) -> None:
+        """What comes is to be parted in another way."""
+        if listener in self._places and (channel := self._channel(listener)) is not None:
+            channel.note = None
+
+    def after_all_sent(self, reached: Callable[[], None]) -> None:
+        """Call back once nothing can come any more that NATS has sent until now."""
+        if self._is_up:
+            self._ask_barrier(None, reached)
+        else:
+            reached()
 
     def remove(self, listener: L) -> None:
         """End a subscription, or its part in one."""
         if self.by_sid.pop(listener.sid, None) is None:
             return
+        place = self._places[listener]
         self._refused.discard(listener)
         self._to_ask.pop(listener, None)
         sid = listener.sid
         if (channel := self._channel(listener)) is not None:
             channel.remove(listener)
-            if channel.members:
-                return
-            assert listener.channel is not None
-            del self._channels[listener.channel], self.channels[channel.sid]
             sid = channel.sid
-        self._outbox.step.nats.append(Unsubscribe(sid))
+            if not channel.members:
+                assert place.channel is not None
+                del self._channels[place.channel], self.channels[channel.sid]
+        del self._places[listener]
+        if channel is None or not channel.members:
+            self._outbox.step.nats.append(Unsubscribe(sid))
 
     def up(self) -> None:
         """The link has subscribed everything by itself; some perhaps behind its own barrier: so one of ours follows."""
@@ -172,6 +209,7 @@ class Subscriptions(Generic[L]):
         """The connection is gone, and every subscription with it."""
         self._is_up = self._is_settled = self._is_unclear = False
         self._refused.clear()
+        waiting = [asked.reached for asked in self._asked if asked.reached is not None]
         self._asked.clear()
         for listener in self._to_ask:  # the link may never have heard of it, or have it already: it takes no id twice
             self._give(listener)
@@ -181,13 +219,18 @@ class Subscriptions(Generic[L]):
             channel.is_asked = True
             for listener in channel.members:
                 channel.set(listener, takes=True)
+        for reached in waiting:
+            reached()
 
     def reached(self, token: int, now: Now) -> None:
         """NATS has answered the barrier `token`. One of an earlier connection says nothing."""
         if not self._asked or self._asked[0].token != token:
             return
-        listener = self._asked.popleft().listener
-        if listener is None:
+        asked = self._asked.popleft()
+        listener = asked.listener
+        if asked.reached is not None:
+            asked.reached()
+        elif listener is None:
             self._proven(now)
         elif listener.sid in self.by_sid and listener not in self._refused:
             if (channel := self._channel(listener)) is not None:
@@ -266,7 +309,7 @@ class Subscriptions(Generic[L]):
             channel.is_asked, sid = True, channel.sid
         self._outbox.step.nats += (Unsubscribe(sid), Subscribe(sid, listener.subject, listener.queue))
 
-    def _ask_barrier(self, listener: L | None) -> None:
+    def _ask_barrier(self, listener: L | None, reached: Callable[[], None] | None = None) -> None:
         self._last_token += 1
-        self._asked.append(_Asked(self._last_token, listener))
+        self._asked.append(_Asked(self._last_token, listener, reached))
         self._outbox.step.nats.append(Barrier(self._last_token))

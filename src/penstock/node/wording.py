@@ -15,6 +15,8 @@ SEALED = "sealed"
 STORE_FAILED = "store_failed"
 TOO_FEW_REPLICAS = "too_few_replicas"
 NOT_LEADER = "not_leader"
+KEY_ELSEWHERE = "key_elsewhere"
+KEY_MOVING = "key_moving"
 CODES = {
     STORE_FAILED: ErrorCode.STORAGE_FAILED,
     FENCED: ErrorCode.STORAGE_FAILED,

@@ -101,7 +101,7 @@ def test_alterable_fields_are_fields_and_identity_is_not_among_them() -> None:
     fields = set(StreamConfig.__struct_fields__)
     assert fields > ALTERABLE
     assert fields - ALTERABLE == {
-        "name", "subject", "storage", "partitions", "partition_by", "range_bounds", "group", "replicas",
+        "name", "subject", "storage", "partition_by", "group", "replicas",
     }  # fmt: skip
 
 

@@ -51,7 +51,8 @@ class Coordinator:
         self.late_s: dict[str, float] = {}  # answers to these take longer
         self.is_cut_off = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._members = GroupMembers(Offsets(), LeaderEpoch(1), self._write, lambda stream_id: 4)
+        counts = lambda stream_id: 4, lambda group, stream_id: 4
+        self._members = GroupMembers(Offsets(), LeaderEpoch(1), self._write, *counts)
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

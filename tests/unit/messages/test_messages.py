@@ -66,6 +66,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "JOIN": 73,
         "AWAIT_STREAM": 74,
         "REPLICA_RANGE": 75,
+        "MARK_KEYS": 76,
     }
 
 

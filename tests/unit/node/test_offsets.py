@@ -138,11 +138,11 @@ def test_rows_are_text_that_anybody_can_read() -> None:
     broker = with_offsets()
     committed(broker, 3)
     committed(broker, None)
-    stream_id = broker.stream_id("orders")
+    key = b"v1/offset/billing/%d/0" % broker.stream_id("orders")
     rows = broker.read(OFFSETS_STREAM, NUMBER)
     assert [(row.subject, row.key, row.value) for row in rows] == [
-        ("$PENSTOCK.offsets", b"v1/offset/billing/%d/0" % stream_id, b'{"offset":3,"leader_epoch":7,"metadata":"m"}'),
-        ("$PENSTOCK.offsets", b"v1/offset/billing/%d/0" % stream_id, None),
+        ("$PENSTOCK.offsets", key, b'{"offset":3,"leader_epoch":7,"metadata":"m","began":3}'),
+        ("$PENSTOCK.offsets", key, None),
     ]
 
 

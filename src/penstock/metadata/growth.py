@@ -1,0 +1,124 @@
+"""What becomes of a stream that gets more partitions, and of the keys that go to them.
+
+Rules: partitions are only added, behind those that there are. A key moves at most from an older partition to a new one
+(`penstock.hot.keymap`). What a partition has of the keys that leave it ends before its mark, once its leader has said
+so; a stream grows again only when all its partitions have their marks, or where no key has a place. A mark that is
+further back replaces one of an earlier epoch: an unclean election has lost what lay between.
+
+    add partitions ─▶ leaders of the older ones stop taking what moves ─▶ mark, mark, mark ─▶ the new ones begin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.config import Intake, StreamConfig, check_stream_config, field_type_mistake
+from penstock.base.errors import ConfigError, ErrorCode, RemoteError
+from penstock.base.ids import PartitionId
+from penstock.base.partitioning import PartitionBy, parse_split
+from penstock.metadata.commands import AddPartitions, MarkKeys
+from penstock.metadata.image import ClusterImage, Mark, Outcome, StreamState
+from penstock.metadata.streams import check_epoch, made_partitions
+
+
+def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig:
+    """What its config will be. RemoteError invalid_config, read_only, not_yet: why it cannot have so many partitions.
+
+    `changes`: `partitions`, `range_bounds` (all of them, those that there are first), or both, and nothing else.
+    """
+    config = state.config
+    before = len(state.partitions)
+    mistakes = [
+        f"{name}: partitions are added by themselves; change it before or afterwards"
+        for name in sorted(changes.keys() - {"partitions", "range_bounds"})
+    ]
+    mistakes += [one for name, value in changes.items() if (one := field_type_mistake(name, value)) is not None]
+    if mistakes:
+        raise _invalid(mistakes)
+    range_bounds = tuple(changes.get("range_bounds", config.range_bounds))
+    partitions = changes.get("partitions", len(range_bounds) + 1 if "range_bounds" in changes else before)
+    if partitions < before:
+        mistakes.append(f"partitions: there are {before}, and none can be taken away: their messages would go with it")
+    if range_bounds[: len(config.range_bounds)] != config.range_bounds:
+        text = f"those that there are stay, in their order, before new ones: {list(config.range_bounds)}"
+        mistakes.append(f"range_bounds: {text}")
+    if parse_split(config.partition_by).how is PartitionBy.MAPPED:
+        text = "nats-server finds the partition, and with more of them most keys go to another one while others read on"
+        mistakes.append(f"partitions: {text}; make another stream")
+    if len(state.counts) >= limits.KEY_MAP_VERSIONS_MAX:
+        text = f"it got more {limits.KEY_MAP_VERSIONS_MAX - 1} times, and can no more; make another stream"
+        mistakes.append(f"partitions: {text}")
+    grown = msgspec.structs.replace(config, partitions=partitions, range_bounds=range_bounds)
+    if not mistakes:
+        try:
+            check_stream_config(grown)
+        except ConfigError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise _invalid(mistakes)
+    if partitions > before:
+        _check_may_grow(state)
+    return grown
+
+
+def _invalid(mistakes: list[str]) -> RemoteError:
+    return RemoteError(ErrorCode.INVALID_CONFIG, "; ".join(mistakes), mistakes=mistakes)
+
+
+def _check_may_grow(state: StreamState) -> None:
+    if state.intake is Intake.SEALED:
+        raise RemoteError(ErrorCode.READ_ONLY, f"stream {state.name!r} is sealed: it takes nothing, and needs no more")
+    if state.is_moving:
+        missing = sorted(set(range(state.counts[-2])) - state.marked(state.counts[-1]).keys())
+        text = f"keys of stream {state.name!r} are still on their way to the partitions that it got last"
+        raise RemoteError(ErrorCode.NOT_YET, f"{text}: partition {missing[0]} has not given up its own; ask again")
+
+
+def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> tuple[ClusterImage, Outcome]:
+    """Give a stream more partitions. RemoteError: as `ClusterImage.by_id`, stream_changed, read_only, not_yet."""
+    state = image.by_id(command.stream_id)
+    before = len(state.partitions)
+    if before != command.before:
+        text = f"stream {state.name!r} has {before} partitions, not {command.before}: it got more meanwhile"
+        raise RemoteError(ErrorCode.STREAM_CHANGED, text, partitions=before)
+    _check_may_grow(state)
+    added = made_partitions(image, state.config, command.assignments, command.observers)
+    config = msgspec.structs.replace(
+        state.config,
+        partitions=before + len(added),
+        range_bounds=(*state.config.range_bounds, *command.range_bounds),
+    )
+    changed = msgspec.structs.replace(
+        state,
+        config=config,
+        partitions=(*state.partitions, *added),
+        counts=(*(state.counts or (before,)), before + len(added)),
+    )
+    outcome = Outcome(stream=changed, changed=True, partitions=changed.partition_keys())
+    return image.with_placed(changed), outcome
+
+
+def mark_keys(image: ClusterImage, index: int, command: MarkKeys) -> tuple[ClusterImage, Outcome]:
+    """Note where what a partition has of keys that left it ends. RemoteError: as above; fenced_epoch, bad_request."""
+    check_epoch(image, command)
+    state = image.by_id(command.stream_id)
+    if command.partitions not in state.counts[1:] or not state.moves_keys:
+        text = f"stream {state.name!r} never got so many partitions: {command.partitions}"
+        raise RemoteError(ErrorCode.BAD_REQUEST, text)
+    if command.partition >= state.counts[state.counts.index(command.partitions) - 1]:
+        text = f"partition {command.partition} of stream {state.name!r} was itself added with them"
+        raise RemoteError(ErrorCode.BAD_REQUEST, text)
+    known = state.marked(command.partitions).get(command.partition)
+    if known is not None and not (known.leader_epoch < command.leader_epoch and command.end_offset < known.end_offset):
+        return image, Outcome(stream=state)
+    now = Mark(command.partitions, PartitionId(command.partition), command.end_offset, command.leader_epoch)
+    others = (one for one in state.marks if one is not known)
+    marks = tuple(sorted((*others, now), key=lambda one: (one.partitions, one.partition)))
+    changed = msgspec.structs.replace(state, marks=marks)
+    streams = image.streams.with_item(state.stream_id, changed)
+    return replace(image, streams=streams), Outcome(stream=changed, changed=True)

@@ -1,0 +1,98 @@
+"""A stream gets more partitions while it is published to and read: three real brokers, plain JetStream publishers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import nats
+import nats.errors
+import pytest
+from nats.js.errors import APIError
+
+from penstock import InvalidConfig, RemoteError, aio
+from penstock.hot.keymap import KeyMap
+from tests.integration.clusters import ClusterProcesses
+
+_KEYS = 24
+
+
+async def _publish(url: str, subject: str, turns: int, grown: asyncio.Event, key: str | None) -> int:
+    """Each key's numbers in order, each again until it is acked; how often one had to be sent again."""
+    again = 0
+    connection = await nats.connect(url)
+    try:
+        js = connection.jetstream(timeout=0.5)
+        for turn in range(turns):
+            if turn == turns // 3:
+                grown.set()
+            for number in range(_KEYS):
+                headers = None if key is None else {"Penstock-Key": key.format(number)}
+                for _ in range(200):
+                    try:
+                        await js.publish(subject.format(number), b"%d" % turn, headers=headers)
+                    except (nats.errors.Error, APIError):
+                        again += 1
+                        await asyncio.sleep(0.01)
+                        continue
+                    break
+                else:
+                    raise AssertionError(f"{number} was never acked in turn {turn}")
+    finally:
+        await connection.close()
+    return again
+
+
+class _Seen:
+    """What a group has read, by key, in its order."""
+
+    def __init__(self) -> None:
+        self.turns: dict[str, list[int]] = defaultdict(list)
+        self.places: dict[str, list[int]] = defaultdict(list)
+        self.count = 0
+
+    async def read(self, client: aio.Client, stream: str, enough: int) -> None:
+        async with client.consumer(stream, "readers", follow=True, checkpoint_interval=0.2) as consumer:
+            messages = consumer.messages()
+            while self.count < enough:
+                try:
+                    async with asyncio.timeout(0.5):
+                        message = await anext(messages)
+                except TimeoutError:
+                    messages = consumer.messages()
+                    continue
+                name = message.subject if message.key is None else message.key.decode()
+                self.turns[name].append(int(message.value or b""))
+                self.places[name].append(message.partition)
+                self.count += 1
+
+
+@pytest.mark.parametrize("split", ["token:2", "key"])
+async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None:
+    name, turns = f"growing-{split[:3]}", 60
+    subject, key = ("g-tok.k{}", None) if split == "token:2" else ("g-key", "k{}")
+    async with cluster.client(1) as client, cluster.client(2) as second:
+        await client.create_stream(name, subject.replace("k{}", "*"), partitions=2, partition_by=split, replicas=3)
+        grown, seen = asyncio.Event(), _Seen()
+        publishing = asyncio.create_task(_publish(cluster.nats.url, subject, turns, grown, key))
+        readers = [asyncio.create_task(seen.read(one, name, turns * _KEYS)) for one in (client, second)]
+        await grown.wait()
+        info = await client.alter_stream(name, partitions=5)
+        assert len(info.partitions) == 5
+        await publishing
+        async with asyncio.timeout(60):
+            await asyncio.gather(*readers)
+        before, after = KeyMap((2,)), KeyMap((2, 5))
+        moved = 0
+        for number in range(_KEYS):
+            text = f"g-tok.k{number}" if key is None else f"k{number}"
+            by = f"k{number}".encode()
+            first, last = before.partition_of(by), after.partition_of(by)
+            moved += first != last
+            assert sorted(set(seen.places[text])) == sorted({first, last})
+            assert list(dict.fromkeys(seen.turns[text])) == list(range(turns)), text  # in order; twice only if unacked
+            assert seen.places[text] == sorted(seen.places[text])
+        assert 0 < moved < _KEYS
+        info = await client.stream(name)
+        assert not info.is_moving
+        assert info.counts == (2, 5)
