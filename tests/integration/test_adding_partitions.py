@@ -10,7 +10,7 @@ import nats.errors
 import pytest
 from nats.js.errors import APIError
 
-from penstock import InvalidConfig, RemoteError, aio
+from penstock import aio
 from penstock.hot.keymap import KeyMap
 from tests.integration.clusters import ClusterProcesses
 
