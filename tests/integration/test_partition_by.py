@@ -11,7 +11,7 @@ import nats.errors
 import pytest
 from nats.js.errors import APIError
 
-from penstock import InvalidConfig, aio, partitions_of
+from penstock import InvalidConfig, RemoteError, aio, partitions_of
 from penstock.base.config import StreamConfig
 from penstock.cli.nats_config import mapping
 from penstock.client.batches import PARTITION_KEY
@@ -68,7 +68,10 @@ async def test_leaders_part_a_subject_by_keys_and_tokens_for_plain_publishers(cl
 async def test_a_broker_that_takes_over_keeps_what_is_its_own(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client:
         await client.create_stream("orders", "o.*", partitions=6, partition_by="token:2", replicas=3)
-        await client.append("orders", [{"subject": "o.first", "value": b"by socket"}], partition=0)
+        place = KeyMap((6,)).partition_of(b"first")
+        await client.append("orders", [{"subject": "o.first", "value": b"by socket"}], partition=place)
+        with pytest.raises(RemoteError, match="belongs to partition"):
+            await client.append("orders", [{"subject": "o.first", "value": b"v"}], partition=(place + 1) % 6)
         connection = await nats.connect(cluster.nats.url)
         acked: list[tuple[str, int]] = []
         try:

@@ -62,6 +62,16 @@ def intake_text(info: StreamInfo) -> str:
     return info.intake.replace("_", "-")
 
 
+def moving_text(info: StreamInfo) -> str:
+    """How many partitions a stream had, and who has not given up the keys that leave it for those added last."""
+    text = ", then ".join(map(str, info.counts))
+    if not info.is_moving:
+        return text
+    marked = {one.partition for one in info.key_marks if one.partitions == info.counts[-1]}
+    missing = ", ".join(str(number) for number in range(info.counts[-2]) if number not in marked)
+    return f"{text}; partition {missing} has not given up its keys yet"
+
+
 def offsets_text(part: PartitionInfo) -> str:
     """Which offsets a partition holds."""
     if part.committed_end is None:
@@ -110,6 +120,7 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         "created": time_text(info.created_us),
         "state": state_text(info),
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
+        **({"partitions were": moving_text(info)} if info.counts else {}),
         "messages": _count_or_unknown(info),
     }
     for part in info.partitions:

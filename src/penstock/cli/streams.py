@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,12 +35,12 @@ from penstock.cli.options import (
 from penstock.cli.stream_fields import FIELDS, UNLIMITED, flag_of, shown
 
 if TYPE_CHECKING:
+    from penstock.client.blocking import Client
     from penstock.messages import StreamInfo
 
 _ANOTHER_STREAM = "cannot be changed: with another one it would be another stream"
 _WHY_FIXED = {
     "replicas": "cannot be changed yet",
-    "partitions": "cannot be changed: with another number keys would change their places",
 }
 
 app = typer.Typer(
@@ -89,6 +90,7 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+_LOOK_S = 0.1  # whether keys that move have their places
 _MISTAKE = re.compile(r"(\w+): (.*)", re.DOTALL)
 _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
@@ -198,7 +200,8 @@ def _alter(
 ) -> None:
     """Change the config of a stream: all that is given, or nothing.
 
-    Name, subject, storage and partitions stay as they are, and so does, up to now, the number of replicas.
+    Name, subject and storage stay as they are, and so does, up to now, the number of replicas. It can get more
+    partitions, by itself: see how-to/more-partitions.
     """
     new_subject = fields.pop("subject", None)
     changes = _parsed(fields)
@@ -211,9 +214,22 @@ def _alter(
         raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
     with connected(ctx, server, timeout) as (client, seconds), _said_as_typed(name):
         info = client.alter_stream(name, timeout=seconds, **changes)
+        if info.is_moving:
+            info = _moved(client, info, seconds)
     config = shown_config(info)
     flags = {field.name: field.flag.removeprefix("--") for field in FIELDS}
     typer.echo(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in changes))
+    if info.is_moving:
+        typer.echo(f"keys are still on their way: {report.moving_text(info)}; `penstock stream show {info.name}` tells")
+
+
+def _moved(client: Client, info: StreamInfo, seconds: float) -> StreamInfo:
+    """The stream once all keys have their places, or as it is when the time is up."""
+    deadline_s = time.monotonic() + seconds
+    while info.is_moving and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_S)
+        info = client.stream(info.name, timeout=seconds)
+    return info
 
 
 alter = clearly(with_options(_alter, _parameters(altering=True)))

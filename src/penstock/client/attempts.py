@@ -10,7 +10,8 @@ says who was asked and what each said last.
 | no connection                                 | refresh, next broker       | the same                 |
 | the connection breaks                         | the same; alone: at once   | if sent `OutcomeUnknown` |
 | `not_leader`, and who is                      | that one, at once          | the same                 |
-| `not_leader`, `stopping`, `not_yet`           | refresh, again             | the same                 |
+| `not_leader`, `stopping`, `not_yet`,          | refresh, again             | the same                 |
+| `key_moving`                                  |                            |                          |
 | `fenced_epoch`, `unknown_epoch`, `timed_out`, | refresh, again             | the caller's             |
 | `broker_unavailable`, `not_metadata_leader`   | refresh, again             | the caller's             |
 | `log_truncated`, `offset_out_of_range`,       | refresh; if another leads, | the same                 |
@@ -37,7 +38,7 @@ _BACKOFF_S_MAX = 2.0
 _EARLY_S = 0.002  # so much earlier than its deadline a request may be told that its time is up
 _HINTS_MAX = 3  # followed at once; beyond it brokers send us in circles
 
-_DID_NOTHING = frozenset({ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.NOT_YET})
+_DID_NOTHING = frozenset({ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.NOT_YET, ErrorCode.KEY_MOVING})
 _AGAIN = _DID_NOTHING | {
     ErrorCode.FENCED_EPOCH,
     ErrorCode.UNKNOWN_EPOCH,

@@ -9,16 +9,16 @@
 | none, of any other                 | that of its value, null as `b""`                                            |
 
 So a row that comes again, with the same key and value, comes into the same partition, whoever asks. By its hash, the
-partition of a key is XXH64(key, seed 0) mod partitions; see `penstock.hot.keymap`.
+partition of a key is XXH64(key, seed 0) mod partitions, unless the stream got more; see `penstock.hot.keymap`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.base.partitioning import PUBLISHER, PartitionBy
+from penstock.base.partitioning import PUBLISHER
 from penstock.base.subjects import is_wildcard
-from penstock.batch import codec
+from penstock.batch.placing import by_content, placed
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import StreamInfo
 
@@ -59,24 +59,14 @@ def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> 
 
 
 def _by_content(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo, key_map: KeyMap) -> pa.Int32Array:
-    import pyarrow.compute as pc
+    def subjects() -> Any:
+        assert isinstance(stream, StreamInfo)
+        return _subjects(data, stream)
 
-    rows = data.num_rows
     split = PUBLISHER if not isinstance(stream, StreamInfo) else stream.config.split
-    if isinstance(stream, StreamInfo) and split.token:
-        pattern = rf"^(?:[^.]*\.){{{split.token - 1}}}(?P<token>[^.]*)"
-        tokens = pc.extract_regex(_subjects(data, stream), pattern)
-        return _placed(pc.fill_null(pc.struct_field(tokens, "token"), ""), key_map, rows)
-    keys = _binary(data, "key")
-    if keys is not None and not keys.null_count:
-        return _placed(keys, key_map, rows)
-    if isinstance(stream, StreamInfo) and split.how in (PartitionBy.KEY, PartitionBy.RANGE):
-        found = _placed(_subjects(data, stream), key_map, rows)
-    else:
-        found = _placed(_binary(data, "value"), key_map, rows)
-    if keys is not None:
-        found = pc.if_else(keys.is_valid(), _placed(keys, key_map, rows), found)
-    return found
+    rows = data.num_rows
+    keys = None if split.token else _binary(data, "key")
+    return by_content(split, key_map, rows, keys, subjects, lambda: placed(_binary(data, "value"), key_map, rows))
 
 
 def _subjects(data: pa.RecordBatch | pa.Table, info: StreamInfo) -> Any:
@@ -120,13 +110,3 @@ def _binary(data: pa.RecordBatch | pa.Table, name: str) -> pa.BinaryArray | None
             raise TypeError(f"the column {name!r} is {kind}; it must be text or binary")
         column = column.cast(pa.binary())
     return column
-
-
-def _placed(column: Any, key_map: KeyMap, rows: int) -> pa.Int32Array:
-    import pyarrow as pa
-
-    if column is None:
-        return pa.repeat(pa.scalar(key_map.partition_of(b""), pa.int32()), rows)
-    packed = codec.var_column(column.fill_null(b"") if column.null_count else column)  # bytes may lie under a null
-    found = key_map.partitions_of(packed.data, packed.offsets)
-    return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])

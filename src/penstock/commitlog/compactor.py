@@ -114,7 +114,7 @@ class Compactor:
                 dirty_bytes += segment.size_bytes
                 if self._goes_on or dirty_bytes * limits.COMPACTION_DIRTY_SHARE >= total_bytes:
                     dues.append(segment.last_timestamp_us + config.compaction_lag_us)
-        if self._has_tombstones and self._passes and self._may_go:
+        if self._has_tombstones and self._passes and self._may_go and not config.keeps_tombstones:
             dues.append(self._passes[0][0] + max(config.tombstone_retention_us, _RETRY_US))
         return min(dues, default=None)
 
@@ -134,7 +134,7 @@ class Compactor:
         while self._passes and self._passes[0][0] <= now_us - config.tombstone_retention_us:
             self._tombstones_end = max(self._tombstones_end, self._passes.popleft()[1])
         end = segments[-1].end_offset
-        tombstones_end = self._tombstones_end if self._may_go else 0
+        tombstones_end = self._tombstones_end if self._may_go and not config.keeps_tombstones else 0
         rules = Rules(
             min(self._clean_end, end),
             end,

@@ -43,6 +43,7 @@ class LogConfig:
     expires: bool = False
     rolls_up: bool = False
     dedup_window_us: int = 0
+    keeps_tombstones: bool = False  # of keys that have older messages in another log
 
     @classmethod
     def of(cls, config: StreamConfig) -> LogConfig:

@@ -23,6 +23,10 @@ class Reading(Enum):
     OLDER = "older"  # they do not
 
 
+BEFORE_ALL = -1
+"""Where a log begins that says nothing of subjects which it does not have: another one may have them."""
+
+
 class LastSequences:
     """`failure` says why the log could not be read last; `is_compacted`: the last message of a subject may be gone."""
 
@@ -51,6 +55,9 @@ class LastSequences:
 
     def why_unknown(self, log_start: int) -> acks.AckError:
         """What they hear who ask for a subject of which nothing is known."""
+        if log_start == BEFORE_ALL:
+            text = "this partition was added, and an older one may have the last message on the subject: a sequence "
+            return acks.bad_request(f"{text}can be expected once this one has stored something on it")
         if self.failure:
             return acks.store_failed(self.failure)
         if self.is_full(log_start):

@@ -135,7 +135,8 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     def is_moving(self) -> bool:
         """Whether keys are on their way to partitions that were added last."""
         marked = sum(one.partitions == len(self.partitions) for one in self.key_marks)
-        return bool(self.counts) and self.config.split.how is not PartitionBy.GROUP and marked < self.counts[-2]
+        by_keys = self.config.split.how is not PartitionBy.GROUP and not self.config.is_internal
+        return bool(self.counts) and by_keys and marked < self.counts[-2]
 
     @property
     def name(self) -> str:

@@ -147,7 +147,8 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def moves_keys(self) -> bool:
         """Whether partitions were added to it, and a key has one place among them."""
-        return bool(self.counts) and self.config.split.how is not PartitionBy.GROUP
+        by_keys = self.config.split.how is not PartitionBy.GROUP and not self.config.is_internal
+        return bool(self.counts) and by_keys
 
     def marked(self, partitions: int) -> dict[int, Mark]:
         """The marks of when it got so many partitions, by the partition that keys left."""

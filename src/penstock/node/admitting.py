@@ -8,6 +8,7 @@ from penstock.base.clock import Now
 from penstock.hot.group import Group
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from penstock.ingest.last_sequences import BEFORE_ALL
 from penstock.node.closed import why_closed
 from penstock.node.dedup import read_ids
 from penstock.node.in_flight import Budget
@@ -30,6 +31,8 @@ def admitted(
     ids = None if dedup is None else dedup.ids(now_us)
     lasts = partition.lasts
     log_start = 0 if lasts is None else partition.log_start
+    if partition.keys is not None and partition.key.partition >= partition.stream.counts[0]:
+        log_start = BEFORE_ALL
     admission = admit(group, rules, log_start=log_start, log_end=partition.log.log_end, ids=ids, lasts=lasts)
     if lasts is not None and admission.asks_older:
         read_older(partition, lasts, step)

@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
+from penstock.base.partitioning import Split
 from penstock.base.subjects import subject_mistake
 from penstock.batch import codec, compression
 from penstock.batch.codec import NOBODY, Buffer, Producer
 from penstock.batch.header import OF_ROWS, BatchHeader
+from penstock.batch.placing import by_content
 from penstock.commitlog import LogView
 from penstock.hot.group import Group
+from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.rows import Asked, Rows
+from penstock.metadata.image import StreamState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,6 +161,45 @@ class FindOffset(Query):
                 return
 
 
+class OwnKeys(NamedTuple):
+    """Which keys have their place in a partition, where that is not for whoever appends to say."""
+
+    partition: int
+    split: Split
+    key_map: KeyMap
+
+    @classmethod
+    def of(cls, stream: StreamState, partition: int) -> OwnKeys | None:
+        """Those of a partition; None: it takes all."""
+        split = stream.config.split
+        if not (split.is_by_leaders or stream.moves_keys):
+            return None
+        return cls(partition, split, key_map_of(stream.config, stream.counts))
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """RemoteError key_elsewhere: a row has its place in another partition."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        count, keys = rows.num_rows, rows.column("key")
+        found = by_content(
+            self.split,
+            self.key_map,
+            count,
+            None if keys.null_count == count else keys,
+            lambda: rows.column("subject"),
+            lambda: pa.repeat(pa.scalar(self.partition, pa.int32()), count),
+        )
+        elsewhere = pc.not_equal(found, self.partition)
+        if (row := pc.index(elsewhere, value=True).as_py()) < 0:
+            return
+        place = found[row].as_py()
+        text = f"nothing was stored: row {row} of the batch belongs to partition {place}, not {self.partition}"
+        raise RemoteError(
+            ErrorCode.KEY_ELSEWHERE, f"{text}; penstock.partitions_of(rows, info) says which", partition=place, row=row
+        )
+
+
 class RowRules(NamedTuple):
     """What a partition takes."""
 
@@ -164,12 +207,13 @@ class RowRules(NamedTuple):
     message_bytes_max: int
     allows_ttls: bool
     allows_rollups: bool
+    own: OwnKeys | None = None
 
     @classmethod
-    def of(cls, config: StreamConfig, partition: int) -> RowRules:
-        """Those of a partition of a stream."""
+    def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
+        """Those of a partition of a stream; `own`: of its keys, if it takes only some."""
         subject = config.subject_of(partition)
-        return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup)
+        return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup, own)
 
     def check(self, rows: Rows) -> Asked:
         """What checked rows ask for; RemoteError too_large, bad_request if one of them cannot be stored."""
@@ -220,7 +264,7 @@ class CheckAppend:
         self.message = bytearray()
         self.count = 0
         self.asked: Asked | None = None  # what its rows ask for
-        self._rules = rules
+        self.rules = rules
         self._is_staged = is_staged
 
     def run(self) -> None:
@@ -234,7 +278,9 @@ class CheckAppend:
             rows = codec.check_values(self.raw, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
-        asked = self._rules.check(rows)
+        asked = self.rules.check(rows)
+        if self.rules.own is not None:
+            self.rules.own.check(codec.check_rows(self.raw))
         self.asked = None if self._is_staged else asked
         self.message = codec.own_copy(self.raw)
         self.raw = b""

@@ -22,6 +22,7 @@ nothing of which it is not sure, until it is heard again and leads still. What f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from penstock.base.clock import Now
 from penstock.base.config import Intake
@@ -210,6 +211,8 @@ class Roles:
 
     def _configure(self, partition: Partition) -> None:
         config = LogConfig.of(partition.stream.config)
+        if partition.stream.moves_keys and partition.key.partition >= partition.stream.counts[0]:
+            config = replace(config, keeps_tombstones=True)  # or what an older partition has of a key would come back
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
         if partition.stream.intake is Intake.SEALED:
             config = config.untouched()

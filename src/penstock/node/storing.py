@@ -27,7 +27,7 @@ from penstock.messages import (
     StageRequest,
     StageResponse,
 )
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.appends import Appends
 from penstock.node.enquiries import Handler
 from penstock.node.finding import Finder
@@ -35,7 +35,7 @@ from penstock.node.internal import target_of, users_own
 from penstock.node.leaders import not_led
 from penstock.node.partition import Partition
 from penstock.node.producers import KnownProducers
-from penstock.node.queries import CheckAppend, RowRules
+from penstock.node.queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.replicas import Replicas
 from penstock.node.step import Inside, Outbox
 
@@ -71,7 +71,7 @@ class Storing:
 
     def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        rules = RowRules.of(partition.stream.config, partition.key.partition)
+        rules = _rules_of(partition.stream, partition.key.partition)
         self.appends.add(caller, partition.key, CheckAppend(raw, rules, _producer_of(request)))
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
@@ -81,7 +81,7 @@ class Storing:
         if target is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
         of = partition.stream if request.is_plan else self._image().by_id(target)
-        rules = RowRules.of(of.config, partition.key.partition)
+        rules = _rules_of(of, partition.key.partition)
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
@@ -96,6 +96,9 @@ class Storing:
             self._outbox.step.answer(caller, refusal)
             return True
         is_new = self._producers.is_new(partition, caller, check)
+        if is_new and (refusal := _not_its_own(partition, check)) is not None:
+            self._outbox.step.answer(caller, refusal)
+            return True
         if is_new:
             self.append_to(partition, caller, check.message, check.asked, check.producer)
         return is_new is not None
@@ -125,6 +128,24 @@ class Storing:
         if partition.leadership is not None:
             self._replicas.leading.appended(partition)
         self._replicas.upkeep.moved(partition, committed_end)
+
+
+def _rules_of(stream: StreamState, partition: int) -> RowRules:
+    return RowRules.of(stream.config, partition, OwnKeys.of(stream, partition))
+
+
+def _not_its_own(partition: Partition, check: CheckAppend) -> RemoteError | None:
+    """Why a checked batch is not stored, where keys move; None: it is."""
+    keys = partition.keys
+    if keys is None:
+        return None
+    if check.rules.own is None or check.rules.own.key_map.partitions != len(partition.stream.partitions):
+        text = f"nothing was stored: stream {partition.stream.name!r} has just got more partitions; ask again"
+        return RemoteError(ErrorCode.KEY_ELSEWHERE, text)
+    if not keys.is_open:
+        text = f"nothing was stored: {partition.label} begins in a moment, once older ones have given up its keys"
+        return RemoteError(ErrorCode.KEY_MOVING, text)
+    return None
 
 
 def _producer_of(request: Appending) -> Producer:

@@ -231,14 +231,14 @@ CLUSTER_MUTANTS = (
     Mutant(
         "producers outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.producers = self.published = None\n        text =",
-        "        self.dedup = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.published = None\n        text =",
     ),
     Mutant(
         "ids outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.producers = self.published = None\n        text =",
-        "        self.producers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        text =",
+        "        self.lasts = self.producers = self.published = None\n        text =",
     ),
     Mutant(
         "a follower truncates to what is committed instead of by lineage",

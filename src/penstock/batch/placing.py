@@ -1,0 +1,55 @@
+"""Which partition each row of a batch belongs to, by its content: in one pass over Arrow's own buffers.
+
+| of a stream by        | decides                                       |
+|-----------------------|-----------------------------------------------|
+| `token:N`, `range:N`  | the Nth token of the subject                  |
+| `key`, `range`        | the key; without one, the subject             |
+| anything else         | the key; without one, what the caller says    |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.base.partitioning import PartitionBy, Split
+from penstock.batch import codec
+from penstock.hot.keymap import KeyMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+
+def by_content(
+    split: Split, key_map: KeyMap, rows: int, keys: Any, subjects: Callable[[], Any], keyless: Callable[[], Any]
+) -> pa.Int32Array:
+    """The partition of each of so many rows.
+
+    `keys`: a column of bytes with 32-bit value offsets, None where all are null; `subjects` gives one of text, without
+    nulls; `keyless` the partitions of rows without a key, where the subject does not decide.
+    """
+    import pyarrow.compute as pc
+
+    if split.token:
+        pattern = rf"^(?:[^.]*\.){{{split.token - 1}}}(?P<token>[^.]*)"
+        tokens = pc.extract_regex(subjects(), pattern)
+        return placed(pc.fill_null(pc.struct_field(tokens, "token"), ""), key_map, rows)
+    if keys is not None and not keys.null_count:
+        return placed(keys, key_map, rows)
+    by_subject = split.how in (PartitionBy.KEY, PartitionBy.RANGE)
+    found = placed(subjects(), key_map, rows) if by_subject else keyless()
+    if keys is not None:
+        found = pc.if_else(keys.is_valid(), placed(keys, key_map, rows), found)
+    return found
+
+
+def placed(column: Any, key_map: KeyMap, rows: int) -> pa.Int32Array:
+    """The partition of each value of a column, null as no bytes; None: a column of nulls."""
+    import pyarrow as pa
+
+    if column is None:
+        return pa.repeat(pa.scalar(key_map.partition_of(b""), pa.int32()), rows)
+    packed = codec.var_column(column.fill_null(b"") if column.null_count else column)  # bytes may lie under a null
+    found = key_map.partitions_of(packed.data, packed.offsets)
+    return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])
