@@ -12,6 +12,7 @@ from tests.unit.node.test_repairs import ROWS, damage, grown, others, replica, v
 
 SEALED_BYTES = 1 << 20
 FIRST_MS = limits.SCRUB_FIRST_MS
+MINUTE_MS = 60_000
 DAY_MS = limits.SCRUB_INTERVAL_MS_DEFAULT
 
 
@@ -91,10 +92,10 @@ def test_a_stream_that_goes_meanwhile_ends_nothing() -> None:
 
 
 def test_damage_that_nobody_came_upon_is_mended() -> None:
-    brokers = grown()
+    brokers = grown(scrub_interval_ms=MINUTE_MS)
     for number, member in enumerate(brokers.members.values()):
-        damage(member.memory, number)  # each in another place
-    for _ in range((FIRST_MS + 60_000) // 1_000):
+        damage(member.memory, number)  # each in another place, where a pass may just have been
+    for _ in range(3 * MINUTE_MS // 1_000):
         brokers.clock.advance_ms(950)
         brokers.run(50)
     for member in brokers.members.values():
