@@ -87,6 +87,7 @@ async def all_have(cluster: ClusterProcesses, stream: str, end: int) -> None:
     await eventually(look, "all followers know what is committed")
 
 
+@needs_time
 async def test_three_replicas_are_equal_until_a_bit_flips_in_one(tmp_path: Path) -> None:
     with running_uncleaned(tmp_path, 1, 2, 3) as cluster:
         await cluster.all_live()
