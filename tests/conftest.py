@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import hot_modes
-from tests.extent import DECIDES, code_seed, examples
+from tests.extent import DECIDES, HAS_TIME, code_seed, examples
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
 # decorator that replays it, also where the example database is not kept.
@@ -33,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # What takes long begins early, for what begins last decides when all has ended.
 _EARLY = (
     *("unit/test_lint.py", "unit/test_build.py", "unit/hot/test_modes.py", "docs/test_readme.py"),
-    *("integration/", "crash/", "sim/", "chaos/"),
+    *("integration/", "crash/", "sim/", "chaos/", "spark/"),
 )
 
 
@@ -41,6 +43,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole modules change places: what a module prepares for its tests it prepares once."""
     root = Path(__file__).parent
     items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(_EARLY))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker has all tests on Spark, whose start takes longer than most of them; unless all of them are run."""
+    if config.getoption("dist") != "loadscope" or HAS_TIME:
+        return None
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = _scope
+    return scheduling
+
+
+def _scope(test: str) -> str:
+    return "tests/spark" if test.startswith("tests/spark/") else test.rpartition("::")[0]
 
 
 def pytest_sessionstart() -> None:

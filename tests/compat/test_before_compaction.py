@@ -14,10 +14,11 @@ from penstock.groups.rows import OFFSETS_STREAM
 from penstock.vfs.faulty import CHANGES, Operation
 from penstock.vfs.memory import Keep
 from tests.compat.golden_directories import left_by
+from tests.extent import needs_time
 from tests.unit.node.harness import Broker
 from tests.unit.node.test_offsets import committed, told
 
-KEPT = [*Keep]
+KEPT = [Keep.SUBSET, *(pytest.param(one, marks=needs_time) for one in Keep if one is not Keep.SUBSET)]
 
 
 def index_of(broker: Broker) -> int:

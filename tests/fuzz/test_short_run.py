@@ -11,6 +11,7 @@ import pytest
 
 from penstock.ingest.producers import Producers
 from tests import hot_modes
+from tests.extent import HAS_TIME
 from tests.fuzz import engine
 from tests.fuzz.run import SHARES
 from tests.fuzz.seeds import SEEDS
@@ -18,13 +19,14 @@ from tests.fuzz.targets import TARGETS, patched
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 120
+INPUTS = 600
 
 
 def order(target: str, folder: Path, **more: object) -> dict[str, object]:
     return {
         "target": target,
         "seed": 1,
-        "inputs": 600,
+        "inputs": INPUTS,
         "seconds": SECONDS_MAX,
         "compare_every": 2,
         "chunk": str(folder / "chunk"),
@@ -40,9 +42,10 @@ def test_every_target_has_seeds_and_a_share() -> None:
 @hot_modes.needs_compiled
 @pytest.mark.parametrize("target", TARGETS)
 def test_compiled_and_plain_agree(target: str, tmp_path: Path) -> None:
-    found = engine.run(order(target, tmp_path))
-    assert found["inputs"] == 600
-    assert found["compared"] >= 300
+    inputs = INPUTS if HAS_TIME or target != "appends" else INPUTS // 4  # each of those is a life of a broker
+    found = engine.run(order(target, tmp_path, inputs=inputs))
+    assert found["inputs"] == inputs
+    assert found["compared"] >= inputs // 2
     assert found["kinds"] > 1
 
 

@@ -20,6 +20,7 @@ from penstock.cli.app import app
 from penstock.cli.options import complete_stream
 from penstock.hot import is_compiled
 from tests.broker_process import running_broker
+from tests.extent import needs_time
 
 TIMEOUT_S = 90.0
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -356,7 +357,7 @@ def test_ctrl_c_at_the_question_is_130_and_deletes_nothing(run: Run, broker: Rea
     run("stream", "show", stream)
 
 
-@pytest.mark.parametrize("shape", ["json", "table", "raw", "arrow"])
+@pytest.mark.parametrize("shape", ["json", "arrow", *(pytest.param(one, marks=needs_time) for one in ("table", "raw"))])
 def test_a_reader_of_our_output_that_has_enough_is_fine(
     run: Run, broker: ReadyLine, request: pytest.FixtureRequest, shape: str
 ) -> None:

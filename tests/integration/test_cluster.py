@@ -98,6 +98,7 @@ async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: P
             cluster.end()
 
 
+@needs_time
 async def test_the_last_of_three_stops_in_good_order_though_nobody_leads_the_metadata(
     cluster: ClusterProcesses,
 ) -> None:

@@ -15,6 +15,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from penstock import aio
 from tests.broker_process import eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.integration.test_cluster import another, stream_led_by
@@ -70,6 +71,7 @@ async def test_sent_again_after_kill_9(tmp_path: Path) -> None:
             await check(client, "orders", {**{n: n for n in range(MESSAGES + 3)}, -1: MESSAGES + 3})
 
 
+@needs_time
 async def test_sent_again_while_one_leader_follows_the_other(cluster: ClusterProcesses) -> None:
     name = await stream_led_by(cluster, False)
     victim = await cluster.leader_of(name)

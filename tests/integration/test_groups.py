@@ -220,6 +220,7 @@ async def test_a_killed_broker_forgets_nothing_that_was_committed(tmp_path: Path
             assert [one.group for one in await client.groups.all()] == ["billing"]
 
 
+@needs_time
 async def test_the_next_leader_of_the_offsets_goes_on(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()

@@ -18,6 +18,7 @@ from penstock.bench.processes import children_of
 from penstock.messages import StatusResponse
 from penstock.node.clean_stop import CLEAN_STOP_PATH
 from tests.broker_process import BrokerProcess, eventually
+from tests.extent import needs_time
 from tests.integration.clusters import check, load
 
 _ALL = {1, 2, 3}
@@ -103,6 +104,7 @@ async def test_a_broker_that_is_killed_comes_back_and_nothing_acked_is_lost(tmp_
         assert supervisor.stop() == 0
 
 
+@needs_time
 async def test_sigterm_stops_all_in_good_order_and_a_second_start_finds_them(tmp_path: Path) -> None:
     with machine(tmp_path) as supervisor:
         processes = children_of(supervisor.pid)
@@ -122,6 +124,7 @@ async def test_sigterm_stops_all_in_good_order_and_a_second_start_finds_them(tmp
         assert supervisor.stop() == 0
 
 
+@needs_time
 async def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with machine(tmp_path) as supervisor:
         processes = children_of(supervisor.pid)
@@ -135,6 +138,7 @@ async def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> 
         assert all((tmp_path / f"broker-{number}" / CLEAN_STOP_PATH).exists() for number in _ALL)
 
 
+@needs_time
 async def test_more_brokers_join_and_fewer_are_refused(tmp_path: Path) -> None:
     with machine(tmp_path, brokers=1) as supervisor:
         async with await supervisor.client() as client:
@@ -154,6 +158,7 @@ async def test_more_brokers_join_and_fewer_are_refused(tmp_path: Path) -> None:
         assert "holds brokers 1 to 3, and 2 are fewer" in supervisor.said
 
 
+@needs_time
 async def test_a_machine_joins_the_brokers_of_another_one(tmp_path: Path) -> None:
     with machine(tmp_path / "one", "--rack", "one") as first:
         member = first.client_address.partition(",")[0]
@@ -171,6 +176,7 @@ async def test_a_machine_joins_the_brokers_of_another_one(tmp_path: Path) -> Non
             second.end()
 
 
+@needs_time
 async def test_a_broker_that_does_not_start_is_told_once_and_keeps_nobody_from_serving(tmp_path: Path) -> None:
     with machine(tmp_path) as supervisor:
         assert supervisor.stop() == 0
@@ -197,6 +203,7 @@ def test_bad_settings_are_told_before_anything_is_started(tmp_path: Path, argume
         supervisor.end()
 
 
+@needs_time
 async def test_if_none_starts_the_supervisor_ends(tmp_path: Path) -> None:
     with machine(tmp_path, brokers=1) as supervisor:
         assert supervisor.stop() == 0
@@ -206,6 +213,7 @@ async def test_if_none_starts_the_supervisor_ends(tmp_path: Path) -> None:
         assert "none of the 1 brokers starts" in supervisor.said
 
 
+@needs_time
 def test_json_lines_say_whose_they_are(tmp_path: Path) -> None:
     with machine(tmp_path, "--log-format", "json", brokers=1) as supervisor:
         supervisor.logged(r'^\{"broker":"broker-1","time":.*"event":"broker of a cluster')

@@ -18,7 +18,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess
-from tests.extent import extent
+from tests.extent import HAS_TIME, extent
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ async def test_a_stream_on_everything_leaves_inboxes_and_system_subjects_alone(
 
 
 async def test_what_is_published_straight_after_create_is_stored(client: aio.Client, js: JetStreamContext) -> None:
-    count = extent(200, 1_000)
+    count = extent(200 if HAS_TIME else 50, 1_000)
     for number in range(count):
         name = f"straight-{number}"
         await client.create_stream(name, f"straight.{number}", storage="memory" if number % 2 else "file")

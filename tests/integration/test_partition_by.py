@@ -17,6 +17,7 @@ from penstock.cli.nats_config import mapping
 from penstock.client.batches import PARTITION_KEY
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 
 
@@ -65,6 +66,7 @@ async def test_leaders_part_a_subject_by_keys_and_tokens_for_plain_publishers(cl
             assert set(partitions_of(batch, info).to_pylist()) == {here}  # as whoever appends would place it
 
 
+@needs_time
 async def test_a_broker_that_takes_over_keeps_what_is_its_own(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client:
         await client.create_stream("orders", "o.*", partitions=6, partition_by="token:2", replicas=3)

@@ -91,6 +91,7 @@ async def test_who_begins_again_where_another_one_was(tmp_path: Path) -> None:
             assert (await client2.status()).counters["duplicates"] == 2
 
 
+@needs_time
 async def test_rows_are_stored_once_while_one_leader_follows_the_other(cluster: ClusterProcesses) -> None:
     name = await stream_led_by(cluster, False)
     victim = await cluster.leader_of(name)

@@ -216,6 +216,7 @@ async def test_it_is_published_once_through_kill_9(tmp_path: Path) -> None:
             assert await stored(client, name) == list(range(60))
 
 
+@needs_time
 async def test_it_is_published_once_while_one_leader_follows_the_other(
     cluster: ClusterProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ async def _values(client: aio.Client, stream: str) -> list[bytes | None]:
     return [message.value async for message in client.messages(stream)]
 
 
+@needs_time
 async def test_a_memory_stream_behaves_like_any_other_until_the_broker_ends(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

@@ -16,6 +16,7 @@ SEEDS = range(4)
         ("acks before the sync", 1),
         ("committed_end counts nobody of the ISR but the leader", 3),
         pytest.param("a follower shows what it has", 3, marks=needs_time),
+        pytest.param("a broker that leads one partition keeps all keys", 3, marks=needs_time),
     ],
     ids=str,
 )

@@ -87,7 +87,7 @@ class Shop:
         return self.cluster.digest
 
 
-@pytest.mark.parametrize(("seed", "brokers"), [(1, 3), (2, 1), (3, 3)])
+@pytest.mark.parametrize(("seed", "brokers"), [(1, 3), (2, 1), pytest.param(3, 3, marks=needs_time)])
 def test_what_was_acked_is_read_whatever_strikes(seed: int, brokers: int) -> None:
     shop = Shop(seed, brokers)
     shop.run()
@@ -100,6 +100,7 @@ def test_what_was_acked_is_read_in_seeds_that_no_other_code_had(number: int) -> 
     Shop(code_seed() + number, 3).run()
 
 
+@needs_time
 def test_a_seed_is_the_same_run_in_any_process_and_after_any_other() -> None:
     script = "from tests.sim.test_programs import Shop; print(*[Shop(seed, 3).run() for seed in map(int, '%s')])"
     said = [

@@ -60,6 +60,7 @@ def test_spark_and_arrow_agree_and_nothing_but_the_lake_is_left(tmp_path: Path) 
     assert list(temporary.glob("penstock-demo-*")) == []
 
 
+@needs_time
 def test_both_answers_are_equal_where_delays_are_missing_and_routes_are_level(
     spark: SparkSession, tmp_path: Path
 ) -> None:

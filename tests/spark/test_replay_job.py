@@ -55,6 +55,7 @@ def by_key(client: penstock.Client, stream: str) -> dict[bytes, list[int]]:
 EXPECTED = {b"%d-%d" % (one, key): list(range(key, 100, 7)) for one in range(2) for key in range(7)}
 
 
+@needs_time
 def test_each_row_comes_once_and_in_the_order_of_its_key(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, lake: Path
 ) -> None:

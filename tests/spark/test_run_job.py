@@ -54,6 +54,7 @@ def filled(client: penstock.Client, name: str, rows: int) -> None:
     client.append(name, [{"value": b"v%d" % one} for one in range(rows)])
 
 
+@needs_time
 def test_a_function_of_a_file_runs_over_a_stream_once_each(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, file: Path, tmp_path: Path
 ) -> None:
@@ -203,27 +204,28 @@ def test_what_cannot_be_loaded_is_said(file: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_said_before_anything_runs(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, file: Path, tmp_path: Path
 ) -> None:
+    client.create_stream("unsaid", "unsaid.in")
     go = {"servers": broker.client_address, "spark": spark, "once": True}
     with pytest.raises(ConfigError) as told:
-        run(f"{file}:louder", "loud", "s3://bucket/out", format="csv", **go)
+        run(f"{file}:louder", "unsaid", "s3://bucket/out", format="csv", **go)
     assert len(told.value.mistakes) == 2
     with pytest.raises(ConfigError, match="only a Delta table can be replaced"):
-        run(f"{file}:louder", "loud", tmp_path / "out", output_mode="complete", format="parquet", **go)
+        run(f"{file}:louder", "unsaid", tmp_path / "out", output_mode="complete", format="parquet", **go)
     with pytest.raises(ConfigError, match="checkpoint: it is missing"):
-        run(f"{file}:louder", "loud", "other", **go)
+        run(f"{file}:louder", "unsaid", "other", **go)
     with pytest.raises(ConfigError, match="there is no such option; did you mean startingOffsets"):
-        run(f"{file}:louder", "loud", tmp_path / "out", options={"startingOfsets": "latest"}, **go)
+        run(f"{file}:louder", "unsaid", tmp_path / "out", options={"startingOfsets": "latest"}, **go)
     with pytest.raises(ConfigError, match="it gave int, not a DataFrame"):
-        run(f"{file}:nothing", "loud", tmp_path / "out", **go)
+        run(f"{file}:nothing", "unsaid", tmp_path / "out", **go)
     with pytest.raises(ConfigError, match=r"function: <lambda>, line \d+: KeyError: .NO_SUCH_RATE."):
-        run(lambda rows: rows.limit(int(os.environ["NO_SUCH_RATE"])), "loud", tmp_path / "out", **go)
+        run(lambda rows: rows.limit(int(os.environ["NO_SUCH_RATE"])), "unsaid", tmp_path / "out", **go)
     with pytest.raises(ConfigError, match="not made of the stream"):
-        run(lambda rows: spark.range(3), "loud", tmp_path / "out", **go)
+        run(lambda rows: spark.range(3), "unsaid", tmp_path / "out", **go)
     with pytest.raises(StreamNotFound, match="there is no stream 'other'"):
-        run(f"{file}:louder", "loud", "other", checkpoint=str(tmp_path / "checkpoint"), **go)
+        run(f"{file}:louder", "unsaid", "other", checkpoint=str(tmp_path / "checkpoint"), **go)
     client.create_stream("other", "other.in")
     with pytest.raises(ConfigError, match="value: the column is missing"):
-        run(f"{file}:louder", "loud", "other", checkpoint=str(tmp_path / "checkpoint"), **go)
+        run(f"{file}:louder", "unsaid", "other", checkpoint=str(tmp_path / "checkpoint"), **go)
 
 
 @needs_time

@@ -300,15 +300,18 @@ class Leadership:
             if until_us is not None:
                 self._agenda.plan(self, until_us)
         moved = self._advance()
-        if follower.broker_id in self.isr:
-            follower.joins_at = None
-        elif follower.joins_at is None and self._has_all(follower):
-            follower.joins_at = self.flushed_end
+        self._note_joining(follower)
         if self._should_move(follower, now_us):
             self._agenda.wish(self)
         if self._is_behind(follower):
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
         return moved
+
+    def _note_joining(self, follower: Follower) -> None:
+        if follower.broker_id in self.isr:
+            follower.joins_at = None
+        elif follower.joins_at is None and self._has_all(follower):
+            follower.joins_at = self.flushed_end
 
     def _follower(self, broker_id: BrokerId) -> Follower | None:
         for follower in self._followers:
@@ -333,12 +336,13 @@ class Leadership:
             for broker_id in assignment.replicas
             if broker_id != self._broker_id
         )
+        self.isr = assignment.isr
         for follower in self._followers:
             if (incarnation := live.get(follower.broker_id)) != follower.incarnation:
                 follower.begin(incarnation, now_us)
+            self._note_joining(follower)  # who has all when it leaves may have nothing to tell any more
         observed = {one.broker_id: one for one in self._observers}
         self._observers = tuple(observed.get(one) or Observer(one) for one in assignment.observers)
-        self.isr = assignment.isr
         self._has_rivals = bool(assignment.eligible or assignment.unsure)
         if assignment.version > self.version:  # whatever was proposed: it is this now, or can no longer come to be
             self.version = assignment.version
@@ -356,11 +360,7 @@ class Leadership:
             if self._is_late(follower, now_us):
                 follower.joins_at = None  # it has to reach the end again
         self._wish_if_needed(now_us)
-        behind = [
-            follower.caught_up_us
-            for follower in self._followers
-            if follower.broker_id in self.isr and self._is_behind(follower)
-        ]
+        behind = [one.caught_up_us for one in self._followers if one.broker_id in self.isr and self._is_behind(one)]
         if behind:
             due_us = min(behind) + self._terms.lag_ms_max * 1_000 + 1
             # Who is over it already waits for what became of a proposal.
@@ -484,8 +484,7 @@ class Leadership:
 
     def _advance(self) -> bool:
         """Move `committed_end` as far as the rules allow; whether it moved."""
-        terms = self._terms
-        if self._has_rivals or not rules.may_commit(len(self.isr), terms.min_isr):
+        if self._has_rivals or not self.accepts:
             return False
         end = self.flushed_end if self.waits_for_own_disk else self.log_end
         for follower in self._followers:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base.errors import CorruptionError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.sim import looks
-from penstock.sim.checks import History, ViolationError
+from penstock.sim.checks import History
 from penstock.sim.compacted import Moment, Row, Seen
+from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker

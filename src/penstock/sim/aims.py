@@ -18,6 +18,9 @@ its events, changes nothing by looking, and strikes when what it waits for is so
 |                    | to lead next, or lags with what it shows  | cut its log is slow, or acks are all that arrives   |
 | deposed and back   | a leader, cut off from all but NATS, was  | the one that leads stops, so that the first leads   |
 |                    | deposed, and is in sync again             | again soon, perhaps                                 |
+| joiner behind      | a broker leads a partition whose subject  | what NATS says to the others does not arrive until  |
+|                    | others hear as well, for partitions of    | one of them leads it, and has all of it; the leader |
+|                    | their own                                 | stops                                               |
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 
 from penstock.base.ids import PartitionKey
-from penstock.sim import looks
+from penstock.sim import looks, nats
 from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.network import Connection
 from penstock.sim.plan import Fault, Ill
@@ -34,6 +37,9 @@ from penstock.sim.plan import Fault, Ill
 ARMED_US = 25_000_000
 _STALLED_US = 1_900_000  # shorter than the leader waits for its answer, and than its session
 _CROSSED_US = 6_000_000  # time to be refused, to ask anew, and to commit without the follower
+_BURSTS = 12  # of messages
+_BEHIND_US = 700_000  # so much has come that is stored already
+_DEAF_US = 1_900_000
 _LAGGING_US = 14_000_000  # longer than a follower may lag
 _Aim = Generator[None, SimBroker, None]
 
@@ -41,7 +47,9 @@ _Aim = Generator[None, SimBroker, None]
 class Aims:
     """Those that are armed. `acted` after every event of a broker."""
 
-    def __init__(self, around: Surroundings, brokers: Mapping[int, SimBroker]) -> None:
+    def __init__(self, around: Surroundings, brokers: Mapping[int, SimBroker], publish: Callable[[], None]) -> None:
+        """`publish`: what is sent once, to all that share a subject."""
+        self._publish = publish
         self._around = around
         self._brokers = brokers
         self._armed: list[_Aim] = []
@@ -53,6 +61,7 @@ class Aims:
             Ill.VOTE_THEN_RESTART: self._vote_then_restart,
             Ill.UNEVEN_FAILOVER: self._uneven_failover,
             Ill.DEPOSED_AND_BACK: self._deposed_and_back,
+            Ill.JOINER_BEHIND: self._joiner_behind,
         }
 
     def arm(self, fault: Fault) -> None:
@@ -252,6 +261,41 @@ class Aims:
         assert own is not None
         successor = self._brokers[own.leader or 0]
         self._strike(fault, f"{leader.name} is back, {successor.name} stops", successor.stop)
+
+    def _joiner_behind(self, fault: Fault) -> _Aim:
+        found = None
+        while found is None:
+            leader = yield
+            found = self._shared(leader)
+        keys, others = found
+        frees = [self._around.network.block(nats.NAME, one.name) for one in others]
+
+        def free() -> None:
+            while frees:
+                frees.pop()()
+
+        self._around.scheduler.after(_DEAF_US, free)  # before anybody gives up
+        for number in range(_BURSTS):
+            self._around.scheduler.after(_BEHIND_US * number // _BURSTS, self._publish)
+        self._around.scheduler.after(_BEHIND_US, leader.stop)
+        self._strike(fault, f"{leader.name} stops, and the others do not hear NATS")
+        while True:
+            successor = yield
+            if successor in others and any(self._lead(successor, key) is not None for key in keys):
+                break
+        self._around.scheduler.after(1_000 + fault.number % 200_000, free)
+
+    def _shared(self, leader: SimBroker) -> tuple[list[PartitionKey], list[SimBroker]] | None:
+        """The partitions that it leads, whose subject some of those who are to lead next hear for others; who does."""
+        if leader.node is None or leader.is_stopping:
+            return None
+        found: dict[PartitionKey, list[SimBroker]] = {}
+        for lead in looks.leads(leader.node):
+            others = [self._brokers[one] for one in lead.isr if one != leader.broker_id]
+            if hear := [one for one in others if one.node is not None and looks.hears(one.node, lead.key)]:
+                found[lead.key] = hear
+        hear = [one for one in self._others(leader) if any(one in some for some in found.values())]
+        return (list(found), hear) if found else None
 
     def _lead_of(self, broker: SimBroker, fault: Fault, *, in_sync: int) -> looks.Lead | None:
         """One of the partitions that it leads, with so many in sync."""

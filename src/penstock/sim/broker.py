@@ -26,12 +26,13 @@ from penstock.messages import ReplicaFetchResponse, Request, Response
 from penstock.node.belonging import OLDER_COPY
 from penstock.node.node import Node
 from penstock.node.settings import Settings
-from penstock.node.step import Answers, DiskWork, Extent, Payload, Reply, Step
+from penstock.node.step import Answers, DiskWork, Reply, Step
 from penstock.sim import looks
 from penstock.sim.disk import Disk, PowerCut
 from penstock.sim.link import Link
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Connection, Network
+from penstock.sim.payloads import CutShortError, bytes_of
 from penstock.sim.peers import Answer, PeerLinks
 from penstock.sim.scheduler import Call, Clock, Scheduler, Timer
 from penstock.sim.trace import Trace
@@ -345,7 +346,12 @@ class SimBroker:
         del callers[caller]
         response, answer = reply.response, caller.answer
         try:
-            raw = _bytes_of(reply.payload)
+            raw = bytes_of(reply.payload)
+        except CutShortError as error:
+            self._trace(f"closes {caller.connection.source}: {error}")
+            self._around.count("answers that were cut short")
+            caller.connection.cut()
+            return
         except OSError as error:  # retention was quicker
             raw, response = b"", RemoteError(ErrorCode.STORAGE_FAILED, f"the broker cannot read it: {error}")
         if (refusal := _refusal_in(response)) in _FENCED:
@@ -481,19 +487,3 @@ def _refusal_in(response: Response | RemoteError) -> str:
     if isinstance(response, ReplicaFetchResponse):
         return next((news.error for news in response.partitions if news.error), "")
     return ""
-
-
-def _bytes_of(payload: Payload) -> bytes:
-    """The raw part of an answer, read as it would be sent."""
-    if payload is None:
-        return b""
-    pieces = payload if isinstance(payload, tuple) else (payload,)
-    return b"".join([_read(piece) if isinstance(piece, Extent) else bytes(piece) for piece in pieces])
-
-
-def _read(extent: Extent) -> bytes:
-    file = extent.vfs.open(extent.path, read_only=True)
-    try:
-        return file.read_at(extent.position, extent.length)
-    finally:
-        file.close()

@@ -6,6 +6,7 @@ that there ever was; a stream that is made again under the same name has another
 | promise                                                    | checked when                              |
 |------------------------------------------------------------|-------------------------------------------|
 | what was acked is at its offset, once, and stays           | an ack, a read, every start, every audit  |
+| it is where its key belongs, in order (see `split`)        | an ack, a read                            |
 | no offset ever shows two different things                  | an ack, a read                            |
 | a reader sees what was sent, without holes                 | a read                                    |
 | only what compaction may take is passed over (`compacted`) | a read, every event of the broker         |
@@ -32,27 +33,24 @@ excuses nothing of what they have: only that the leader, where it is damaged its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import CorruptionError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.batch import codec
 from penstock.sim import looks
 from penstock.sim.compacted import Compacted, Row
+from penstock.sim.rows import Rows
 from penstock.sim.sent import Message
+from penstock.sim.split import Split
+from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
 
-_OFFSETS, _SUBJECTS, _KEYS, _VALUES = 1, 4, 7, 10  # places among the buffers of a batch
 _KEYLESS = Row(None, is_tombstone=False)
-
-
-class ViolationError(Exception):
-    """A promise was broken."""
 
 
 @dataclass(slots=True)
@@ -97,6 +95,7 @@ class History:
     is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
     is_deleted: bool = False  # or about to be
     compacted: Compacted | None = None  # None: it is not
+    split: Split | None = None  # of the stream; None: publishers choose the partition
 
     def is_cut_at(self, offset: int) -> bool:
         """Whether a power loss took, as it may, what was there or before: a broker, or a reader, may go back to it."""
@@ -127,47 +126,6 @@ class History:
     def name(self) -> str:
         """For a message."""
         return f"{self.config.name} ({self.config.subject}) partition {self.partition}"
-
-
-class Rows:
-    """The rows of some batches, as a client decodes them. A tombstone has a subject of its own, for its value."""
-
-    __slots__ = ("compressed", "epochs", "keys", "leader_epoch", "offsets", "values")
-
-    def __init__(self, raw: bytes) -> None:
-        self.compressed = 0  # batches
-        self.keys: list[bytes | None] = []
-        self.offsets: list[int] = []
-        self.values: list[bytes] = []
-        self.epochs: list[int] = []
-        self.leader_epoch: int | None = None
-        view = memoryview(raw)
-        while view:
-            batch = view[: codec.read_header(view).size_bytes]
-            header = codec.verify(batch)
-            plain = codec.uncompressed(batch)
-            self.compressed += plain is not batch
-            buffers = codec.buffers(plain)
-            self.offsets += buffers[_OFFSETS].cast("q")[: header.count].tolist()
-            subjects, values = (_strings(buffers, column, header.count) for column in (_SUBJECTS, _VALUES))
-            self.values += [
-                value if value is not None else subject or b"" for subject, value in zip(subjects, values, strict=True)
-            ]
-            self.keys += _strings(buffers, _KEYS, header.count)
-            if self.leader_epoch is not None and header.leader_epoch < self.leader_epoch:
-                raise ViolationError(f"epoch {header.leader_epoch} follows epoch {self.leader_epoch}")
-            self.leader_epoch = header.leader_epoch
-            self.epochs += [header.leader_epoch] * header.count
-            view = view[len(batch) :]
-
-
-def _strings(buffers: Sequence[memoryview], at: int, count: int) -> list[bytes | None]:
-    """A column, whose buffers begin there."""
-    is_there, ends, data = buffers[at], buffers[at + 1].cast("i"), bytes(buffers[at + 2])
-    return [
-        data[ends[row] : ends[row + 1]] if not is_there or is_there[row // 8] >> row % 8 & 1 else None
-        for row in range(count)
-    ]
 
 
 class Checks:
@@ -207,8 +165,10 @@ class Checks:
 
     def begin(self, config: StreamConfig) -> None:
         """Somebody is about to ask for this stream."""
+        split = Split.of(config)
         for partition in range(config.partitions):
             history = self.histories.setdefault((config.subject, partition), History(config, partition))
+            history.split = split
             if config.compact:
                 history.compacted = Compacted(config.tombstone_retention_ms * 1_000)
 
@@ -234,8 +194,10 @@ class Checks:
     def sends(self, config: StreamConfig, message: Message) -> None:
         """A publisher is about to send this."""
         self.sent[message.name] = config.subject
-        if config.compact:
+        if message.key is not None:
             self.keyed[message.name] = message.row
+        if (split := self.of(config.subject, 0).split) is not None:
+            split.sends(message.name, message.by, message.number)
 
     def refused(self, history: History, value: bytes, why: str) -> None:
         """A publisher was told that its message is not there."""
@@ -305,6 +267,8 @@ class Checks:
         place = history.places.get(value)
         if place is not None and place >= history.truncating:  # else it may have been sent again
             raise ViolationError(f"{history.name()}: {value!r} is at offset {place}, and is {how} at {offset} too")
+        if history.split is not None and (mistake := history.split.mistake(history.partition, offset, value)):
+            raise ViolationError(f"{history.name()}: {value!r} is {how} at offset {offset}: {mistake}")
         history.known[offset] = value
         history.places[value] = offset
         if history.compacted is not None:
@@ -488,6 +452,8 @@ class Checks:
         history.truncated = min(end, history.truncated)
         if history.compacted is not None:
             history.compacted.cut(end)
+        if history.split is not None:
+            history.split.cut(history.partition, end)
         self._check_again(history)
         history.cuts.append((max(history.leaders, default=0) if last_epoch is None else last_epoch, end))
         self._was_cut(history, end)

@@ -14,6 +14,8 @@ id; an ack is a promise however late it comes, and that of a duplicate one for t
 | 4    | three partitions; publishers choose one; taken also where only    |
 |      | the leader is in sync                                             |
 | 5    | compacted: what is sent there has keys, see `sent`                |
+| 6    | several partitions, which messages find by themselves: see        |
+|      | `split`; how is drawn for each run                                |
 
 Where there are more brokers than three, the streams have observers; those of slots 0 to 2 come and go.
 """
@@ -46,24 +48,27 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.grouping import Groups
-from penstock.sim.minds import ACK, Generation, kind_of
+from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.producing import Producers
 from penstock.sim.publishing import Publishing
 from penstock.sim.reading import Readers
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
+from penstock.sim.sending import TRIES_MAX, Sender
 from penstock.sim.sent import Message, keyed
+from penstock.sim.split import PARTITIONS
+from penstock.sim.splitting import Splitting
 
-SLOTS = 6
-KEYED_SLOT = SLOTS - 1
+SLOTS = 7
+SHARED_SLOT = 4  # on a subject without wildcards; with several partitions, which groups share
+KEYED_SLOT = 5
+SPLIT_SLOT = 6
+LATER_SLOTS = frozenset({KEYED_SLOT, SPLIT_SLOT})  # a plan from before there was such a stream happens as it did
 _RECREATED_SLOT = 3
-_PLAIN_SLOT = 4  # on a subject without wildcards; with several partitions, which groups share
 _REPLICAS = 3
-_ACK_TIMEOUT_US = 5_000_000
-_TRIES_MAX = 3
 _WINDOW_MS = 10**12  # whatever becomes of the clocks
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
@@ -78,6 +83,7 @@ _CONFIGS: tuple[dict[str, Any], ...] = (
         "dedup_window_ms": 500,
         "tombstone_retention_ms": 3_000,
     },
+    {"segment_bytes": 8_192, "partitions": PARTITIONS},
 )
 
 
@@ -85,8 +91,16 @@ class Clients:
     """All clients of one run."""
 
     def __init__(
-        self, around: Surroundings, checks: Checks, refusals: Refusals, programs: list[Client], random: Random
+        self,
+        around: Surroundings,
+        checks: Checks,
+        refusals: Refusals,
+        programs: list[Client],
+        random: Random,
+        way: dict[str, Any],
     ) -> None:
+        """`way`: one of `split.WAYS`."""
+        self._way = way
         self.operations = 0
         self.generations: list[Generation | None] = [None] * SLOTS
         self._around = around
@@ -99,10 +113,12 @@ class Clients:
         self._made = [0] * SLOTS
         self._changing = [False] * SLOTS
         self.readers = Readers(around, checks, self.generations, self._program)
-        self.groups = Groups(around, checks, self.generations, _PLAIN_SLOT, self._program)
-        self.publishing = Publishing(around, checks, self.generations, _PLAIN_SLOT, self._program)
+        self.groups = Groups(around, checks, self.generations, SHARED_SLOT, self._program)
+        self.publishing = Publishing(around, checks, self.generations, SHARED_SLOT, self._program)
+        self._sender = Sender(around, checks, refusals)
+        self._splitting = Splitting(around, checks, self._sender)
         self._producers = Producers(around, checks, self._program)
-        self._messages = self._keyed_messages = self._replies = 0
+        self._messages = self._keyed_messages = 0
         self._acts: dict[Act, Callable[[Operation], None]] = {
             Act.PUBLISH: self._publish,
             Act.APPEND: self._append,
@@ -132,6 +148,8 @@ class Clients:
         if config.compact:
             self._keyed_messages += 1
             message = keyed(config, self._keyed_messages, chance, size_bytes)
+        elif self._checks.of(config.subject, partition).split is not None:
+            return self._splitting.message(config, partition, chance, size_bytes)
         else:
             self._messages += 1
             value = f"{config.subject}/{self._messages}/".encode().ljust(size_bytes, b".")
@@ -150,7 +168,7 @@ class Clients:
             return
         self._made[slot] += 1
         subject = f"s{slot}.g{self._made[slot]}"
-        subject += "" if slot == _PLAIN_SLOT else ".>"
+        subject += "" if slot == SHARED_SLOT else ".>"
         fields = {
             "name": f"s{slot}",
             "subject": subject,
@@ -158,8 +176,11 @@ class Clients:
             "dedup_window_ms": _WINDOW_MS,
             "observers": self._spare,
             **_CONFIGS[slot],
+            **(self._way if slot == SPLIT_SLOT else {}),
         }
         config = msgspec.convert(fields, StreamConfig)
+        if slot == SPLIT_SLOT:
+            self._around.count(f"split by {config.partition_by}")
         self._checks.begin(config)
         self.generations[slot] = Generation(config, 0)
         self._changing[slot] = True
@@ -263,9 +284,19 @@ class Clients:
     # Publishing
 
     def _publish(self, operation: Operation) -> None:
+        generation = self.generations[operation.slot]
+        if generation is not None and operation.slot == SPLIT_SLOT:
+            self._splitting.publish(generation, operation)
+            return
         for number in range(1 + operation.number % 5):
             size_bytes = 0 if (operation.number + number) % 7 else 700
             self.publish(operation.slot, operation.number // 5, size_bytes)
+
+    def publish_split(self) -> None:
+        """A message for each partition of the stream whose messages find theirs, sent once."""
+        if (generation := self.generations[SPLIT_SLOT]) is not None:
+            for partition in range(generation.config.partitions):
+                self._splitting.send_once(generation.config, partition)
 
     def publish(self, slot: int, number: int, size_bytes: int = 0) -> None:
         """One message through NATS, to the partition that `number` chooses; its ack is taken note of.
@@ -277,61 +308,19 @@ class Clients:
         if generation is None:
             return
         partition = number % generation.config.partitions
-        history = self._history(generation, partition)
+        if slot == SPLIT_SLOT:
+            self._splitting.send_once(generation.config, partition, number)
+            return
+        histories = (history := self._history(generation, partition),)
         message = self._message(generation.config, partition, number, size_bytes)
         if self._messages % 2 or history.retains or generation.config.compact:
-            self._send(history, message, 0)
+            self._sender.send(histories, message, 0)
             return
         headers = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % message.name.rstrip(b".")
         message = message._replace(headers=headers)
-        self._send(history, message, _TRIES_MAX)
+        self._sender.send(histories, message, TRIES_MAX)
         if self._messages % 4 == 0:
-            self._send(history, message, 1)
-
-    def _send(self, history: History, message: Message, tries: int) -> None:
-        """One try of at most `tries`; 0: of one that is never repeated, so a refusal says that it is not stored."""
-        config, name = history.config, message.name
-        around = self._around
-        self._replies += 1
-        reply = b"_INBOX.%d" % self._replies
-
-        def heard(body: bytes) -> None:
-            around.nats.forget(reply)
-            timer.cancel()
-            if not body:
-                around.count("no responders")
-                self._refusals.refused(reply, body)
-                return
-            ack = ACK.decode(body)
-            if ack.error is not None:
-                around.count("refused messages")
-                self._refusals.refused(reply, body)
-                return
-            self._refusals.acked(reply)
-            around.trace.add("client", f"ack {reply.decode()} {ack.offset} {ack.epoch} {ack.fsynced}")
-            around.count("duplicates" if ack.duplicate else "acks")
-            if (ack.stream, ack.partition, ack.seq) != (config.name, history.partition, ack.offset + 1):
-                raise ViolationError(f"not an ack for {config.name}: {body!r}")
-            if ack.duplicate and not tries:
-                raise ViolationError(f"{history.name()}: {name!r} was sent once, and is a duplicate: {body!r}")
-            self._checks.promised(history, ack.offset, ack.epoch, name, fsynced=ack.fsynced)
-
-        def late() -> None:
-            around.count("acks that did not come")  # in time: it is still listened for
-            if tries > 1:
-                self._send(history, message, tries - 1)
-
-        timer = around.scheduler.after(_ACK_TIMEOUT_US, late)
-
-        def send() -> None:
-            brokers = around.nats.publish(message.subject, message.value or b"", reply, heard, message.headers)
-            if not tries:
-                self._refusals.published(reply, history, name, brokers)
-
-        if tries:
-            self._checks.message_ids[reply] = name.rstrip(b".")
-
-        around.scheduler.after(around.network.delay_us(), send)
+            self._sender.send(histories, message, 1)
 
     def _append(self, operation: Operation) -> None:
         generation = self.generations[operation.slot]

@@ -13,8 +13,9 @@ import msgspec
 
 from penstock.node.step import Answers
 from penstock.sim import looks
-from penstock.sim.checks import Checks, ViolationError
+from penstock.sim.checks import Checks
 from penstock.sim.refusals import commands_in
+from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker

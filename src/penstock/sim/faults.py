@@ -29,14 +29,15 @@ class Faults:
         damaged: Callable[[SimBroker, str], None],
         is_needed: Callable[[SimBroker], bool],
         programs: Collection[str] = ("c1", "c2"),
+        publish: Callable[[], None] = lambda: None,
     ) -> None:
         """`is_needed` tells whether only this broker is sure to have something that was promised.
 
-        `programs`: the machines of the clients.
+        `programs`: the machines of the clients. `publish`: as of `Aims`.
         """
         self.count = 0
         self.is_over = False
-        self.aims = Aims(around, brokers)
+        self.aims = Aims(around, brokers, publish)
         self._around = around
         self._brokers = brokers
         self._damaged = damaged

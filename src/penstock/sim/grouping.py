@@ -40,11 +40,12 @@ from penstock.messages import (
 )
 from penstock.node.internal import offsets_config
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.refusals import DEPOSED_US_MAX
 from penstock.sim.requests import Client
+from penstock.sim.violation import ViolationError
 
 MEMBERS = 3
 _GROUP = "shared"

@@ -80,6 +80,14 @@ def listening(node: Node, sid: int) -> Look | None:
     return None if there is None else _look(node, there.key, there)
 
 
+def hears(node: Node, key: PartitionKey) -> bool:
+    """Whether what is published for a partition comes to this broker, for others of its stream that it leads."""
+    partition = node._partitions.get(key)
+    if partition is None or partition.channel is None:
+        return False
+    return any(one.channel == partition.channel for one in node._listening.subscriptions.by_sid.values())
+
+
 def changed(node: Node, seen: Seen) -> list[Look]:
     """The partitions that are not as they were `seen`, which is brought up to date. Asked after every event."""
     found = []

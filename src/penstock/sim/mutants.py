@@ -341,6 +341,19 @@ CLUSTER_MUTANTS = (
         "    if change.version > partition.version:",
     ),
     Mutant(
+        "a broker that leads one partition keeps all keys",
+        "penstock.node.shares",
+        "    for number, partition in parting.takers.items():",
+        "    if len(parting.takers) == 1:\n        shares = [group] * len(shares)\n"
+        "    for number, partition in parting.takers.items():",
+    ),
+    Mutant(
+        "who joins a shared subscription does not wait for its barrier",
+        "penstock.node.subscriptions",
+        "takes=not (self._is_up and channel.is_asked)",
+        "takes=True",
+    ),
+    Mutant(
         "a leader that is alone in sync does not wait for its disk",
         _RULES,
         "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from penstock.base.ids import PartitionKey
 from penstock.sim import looks
-from penstock.sim.checks import History, ViolationError
+from penstock.sim.checks import History
+from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker

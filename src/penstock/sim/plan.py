@@ -17,6 +17,7 @@ SECONDS_MIN = 45
 SECONDS_MAX = 90
 TRUNCATIONS_MAX = 60
 KEYED_OPERATIONS = 400
+SPLIT_OPERATIONS = 400
 GROUP_OPERATIONS = 120
 RUN_OPERATIONS = 90
 
@@ -74,6 +75,16 @@ _KEYED_ACTS = (
     (Act.TRUNCATE, 1),
 )
 
+_SPLIT_ACTS = (
+    (Act.PUBLISH, 100),
+    (Act.FETCH, 60),
+    (Act.APPEND, 6),
+    (Act.REWIND, 6),
+    (Act.GET, 4),
+    (Act.OFFSETS, 2),
+    (Act.ALTER, 1),
+)
+
 
 class Ill(StrEnum):
     """What can go wrong."""
@@ -107,6 +118,7 @@ class Ill(StrEnum):
     VOTE_THEN_RESTART = "vote, then restart"
     UNEVEN_FAILOVER = "uneven failover"
     DEPOSED_AND_BACK = "deposed and back"
+    JOINER_BEHIND = "joiner behind"
 
 
 _ILLS = (
@@ -134,6 +146,7 @@ _ILLS = (
     (Ill.VOTE_THEN_RESTART, 8),
     (Ill.UNEVEN_FAILOVER, 8),
     (Ill.DEPOSED_AND_BACK, 8),
+    (Ill.JOINER_BEHIND, 8),
     (Ill.HUNG_SYNC, 5),
     (Ill.NATS_AWAY, 3),
     (Ill.LONG_FULL_DISK, 3),
@@ -149,6 +162,7 @@ AIMED = frozenset(
         Ill.VOTE_THEN_RESTART,
         Ill.UNEVEN_FAILOVER,
         Ill.DEPOSED_AND_BACK,
+        Ill.JOINER_BEHIND,
     }
 )
 CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # one broker alone loses everything with its disk
@@ -193,9 +207,9 @@ def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[
 
 
 def make_plan(seed: int, brokers: int, slots: int) -> Plan:
-    """The plan of a seed. Of the last two slots one is that of the stream which groups read, one of that with keys."""
-    keyed_slot = slots = slots - 1
-    shared_slot = slots - 1
+    """The plan of a seed. The last three slots are those of the stream that groups read, with keys, and split."""
+    shared_slot, keyed_slot, split_slot = range(slots - 3, slots)
+    slots = keyed_slot
     random = Random(f"{seed} plan")  # noqa: S311 (nothing secret)
     end_us = (SECONDS_MIN + int(random.random() * (SECONDS_MAX - SECONDS_MIN))) * 1_000_000
     operations = []
@@ -211,6 +225,7 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
     ]
     operations += _truncations(seed, end_us, slots)
     operations += _drawn_apart(seed, "keys", end_us, keyed_slot, _KEYED_ACTS, KEYED_OPERATIONS)
+    operations += _drawn_apart(seed, "split", end_us, split_slot, _SPLIT_ACTS, SPLIT_OPERATIONS)
     operations += _drawn_apart(seed, "groups", end_us, shared_slot, _GROUP_ACTS, GROUP_OPERATIONS)
     operations += _drawn_apart(seed, "runs", end_us, shared_slot, _RUN_ACTS, RUN_OPERATIONS)
     faults: list[Fault] = []

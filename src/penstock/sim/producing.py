@@ -14,8 +14,9 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, StreamId
 from penstock.messages import AppendOnceRequest, AppendOnceResponse, Response
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.requests import Client
+from penstock.sim.violation import ViolationError
 
 _TRIES_MAX = 5
 _AGAIN_US = 2_000_000

@@ -40,10 +40,12 @@ from penstock.messages import (
 )
 from penstock.node.internal import staged_config
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History, Rows, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.requests import Client
+from penstock.sim.rows import Rows
+from penstock.sim.violation import ViolationError
 
 _AGAIN_US = 700_000
 _TRIES_MAX = 6

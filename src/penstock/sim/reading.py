@@ -19,11 +19,12 @@ from penstock.messages import (
     Response,
 )
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.minds import Consumer, Generation, kind_of
 from penstock.sim.observing import Promises
 from penstock.sim.plan import Act, Operation
 from penstock.sim.requests import Client
+from penstock.sim.violation import ViolationError
 
 
 class Readers:

@@ -10,6 +10,7 @@ for DEPOSED_US_MAX at most, in which a deposed leader becomes mute; what it refu
 | an error with the reason outcome_unknown  | nothing                                                           |
 | an error of a leader                      | everything, unless one that was deposed just now got it, too      |
 | an error of a deposed leader              | nothing: its successor may have stored it                         |
+| an error of one of a queue group          | everything: nobody else got it                                    |
 | an error of an append                     | everything, where the code says that nothing was appended         |
 """
 
@@ -23,7 +24,8 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.node.step import Answers
 from penstock.sim import looks
-from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.checks import Checks, History
+from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker, Surroundings
@@ -49,7 +51,7 @@ _NOT_APPENDED = frozenset(
 class _Published:
     """A message that nobody has answered yet. `brokers`: who got it."""
 
-    history: History
+    histories: tuple[History, ...]  # where it may be stored: in one of them
     value: bytes
     brokers: tuple[str, ...]
     is_excused: bool = False
@@ -63,9 +65,9 @@ class Refusals:
         self._checks = checks
         self._published: dict[bytes, _Published] = {}  # by reply subject
 
-    def published(self, reply: bytes, history: History, value: bytes, brokers: tuple[str, ...]) -> None:
+    def published(self, reply: bytes, histories: tuple[History, ...], value: bytes, brokers: tuple[str, ...]) -> None:
         """A message was handed to these brokers."""
-        self._published[reply] = _Published(history, value, brokers)
+        self._published[reply] = _Published(histories, value, brokers)
 
     def answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
         """A broker gives answers to publishers."""
@@ -78,7 +80,9 @@ class Refusals:
 
     def _is_excused(self, broker: SimBroker, published: _Published) -> bool:
         assert broker.node is not None
-        history, now_us = published.history, self._around.scheduler.now_us
+        if len(published.histories) > 1:
+            return False  # nobody else got it
+        (history,), now_us = published.histories, self._around.scheduler.now_us
         look = looks.partition(broker.node, history.stream_id, history.partition)
         own_epoch = 0 if look is None else look.leader_epoch
         later = [epoch for epoch in history.leaders if epoch > own_epoch]
@@ -103,7 +107,8 @@ class Refusals:
         """Its publisher has heard why not; an empty body: nobody listened."""
         published = self._published.pop(reply, None)
         if published is not None and not published.is_excused and _IN_DOUBT not in body:
-            self._hold(published.history, published.value, body.decode() or "no responders")
+            for history in published.histories:
+                self._hold(history, published.value, body.decode() or "no responders")
 
     def append_refused(self, history: History, values: Sequence[bytes], error: RemoteError) -> None:
         """A client has heard why its append failed."""

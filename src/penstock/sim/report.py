@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from penstock.sim.plan import AIMED, CLUSTER_ONLY, Ill
+from penstock.sim.split import WAYS
 from penstock.sim.world import Result
 
 BATCH_SEEDS_MIN = 100
@@ -47,6 +48,7 @@ _ALWAYS = (
     "pieces that were there",
     "killed drivers",
     "batches that were looked at",
+    "messages in turn",
     "failed logs",
     "fenced logs",
 )
@@ -69,7 +71,8 @@ def required(brokers: int) -> tuple[str, ...]:
     """Counters that must not be zero in a batch."""
     ills = [f"fault: {ill}" for ill in Ill if brokers > 1 or ill not in CLUSTER_ONLY]
     struck = [f"struck: {ill}" for ill in Ill if brokers > 1 and ill in AIMED]  # those that wait for their moment
-    return (*_ALWAYS, *(_IN_A_CLUSTER if brokers > 1 else _ALONE), *ills, *struck)
+    ways = [f"split by {way['partition_by']}" for way in WAYS]
+    return (*_ALWAYS, *ways, *(_IN_A_CLUSTER if brokers > 1 else _ALONE), *ills, *struck)
 
 
 class Report:

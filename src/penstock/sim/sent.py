@@ -26,6 +26,8 @@ class Message(NamedTuple):
     value: bytes | None
     headers: bytes = b""
     key: bytes | None = None
+    by: bytes = b""  # what decides on its partition: see `split`
+    number: int = 0  # of those that belong together, where one was sent after the other; 0: nobody waited
 
     @property
     def row(self) -> Row:

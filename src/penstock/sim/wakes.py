@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.sim.checks import ViolationError
+from penstock.sim.violation import ViolationError
 
 HURRIED_MAX = 50  # in a second; a sound broker has 10 at most
 _SECOND_US = 1_000_000

@@ -18,8 +18,8 @@ from penstock.node.step import Answers
 from penstock.sim import alone, duplicates, looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
-from penstock.sim.checks import Checks, History, ViolationError
-from penstock.sim.clients import KEYED_SLOT, SLOTS, Clients
+from penstock.sim.checks import Checks, History
+from penstock.sim.clients import LATER_SLOTS, SLOTS, Clients
 from penstock.sim.faults import Faults
 from penstock.sim.minds import Consumer
 from penstock.sim.nats import NatsServer
@@ -29,7 +29,9 @@ from penstock.sim.plan import Plan
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
 from penstock.sim.scheduler import Clock, Scheduler
+from penstock.sim.split import WAYS
 from penstock.sim.trace import Trace
+from penstock.sim.violation import ViolationError
 
 LIVENESS_US = 60_000_000
 _READ_AGAIN_US = 500_000
@@ -87,8 +89,11 @@ class World:
             Client(f"c{number}", self._network, self.brokers, self._random(f"c{number}"))
             for number in range(1, _CLIENTS + 1)
         ]
-        self._clients = Clients(self._around, self.checks, self._refusals, programs, self._random("clients"))
-        self._faults = Faults(self._around, self.brokers, self._damaged, self._is_needed)
+        way = WAYS[int(self._random("split").random() * len(WAYS))]
+        self._clients = Clients(self._around, self.checks, self._refusals, programs, self._random("clients"), way)
+        self._faults = Faults(
+            self._around, self.brokers, self._damaged, self._is_needed, publish=self._clients.publish_split
+        )
 
     def _random(self, what: str) -> Random:
         return Random(f"{self._plan.seed} {what}")  # noqa: S311 (nothing secret)
@@ -129,8 +134,7 @@ class World:
         for broker in self.brokers.values():
             broker.start()
         for slot in range(SLOTS):
-            # What was planned before there was such a stream happens as it did.
-            if slot != KEYED_SLOT or any(operation.slot == slot for operation in plan.operations):
+            if slot not in LATER_SLOTS or any(operation.slot == slot for operation in plan.operations):
                 self._clients.create(slot)
         for operation in plan.operations:
             scheduler.at(operation.at_us, lambda one=operation: self._clients.do(one))  # type: ignore[misc]

@@ -31,7 +31,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.sim.checks import ViolationError as ViolationError
+    from penstock.sim.violation import ViolationError as ViolationError
     from penstock.testing.cluster import Cluster as Cluster
     from penstock.testing.errors import NotLiveError as NotLiveError
     from penstock.testing.errors import NotSimulatedError as NotSimulatedError
@@ -50,7 +50,7 @@ _PLACES = {
     "ProgramError": "penstock.testing.errors",
     "SpinningError": "penstock.testing.errors",
     "StuckError": "penstock.testing.errors",
-    "ViolationError": "penstock.sim.checks",
+    "ViolationError": "penstock.sim.violation",
 }
 
 __all__ = [

@@ -25,12 +25,12 @@ from penstock.hot.crc import crc32c
 from penstock.messages import Request, Response
 from penstock.sim import looks, nats, plan
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
-from penstock.sim.checks import ViolationError
 from penstock.sim.faults import Faults
 from penstock.sim.nats import NatsServer, Published
 from penstock.sim.network import Connection, Network
 from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.trace import Trace
+from penstock.sim.violation import ViolationError
 from penstock.testing.chance import simulated
 from penstock.testing.connecting import Place
 from penstock.testing.errors import NotLiveError, StuckError

@@ -37,10 +37,12 @@ from penstock.messages import (
 from penstock.sim import looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
-from penstock.sim.checks import Checks, History, Rows, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.minds import ACK
 from penstock.sim.nats import Published
+from penstock.sim.rows import Rows
 from penstock.sim.scheduler import Scheduler
+from penstock.sim.violation import ViolationError
 
 _ANYWHERE = 1 << 62  # an offset that nothing reaches: all before it may go
 _PUBLISHED_MAX = 100_000  # messages whose acks are looked for: several streams may ack one

@@ -59,7 +59,6 @@ from tests.groups import Columns, Message, encoded, group_of
 START_US = 1_700_000_000_000_000
 _PUB = re.compile(rb"PUB ([^ \r\n]+) (\d+)\r\n")
 _R = TypeVar("_R", bound=Response)
-_processes = count(1)
 
 
 class Row(NamedTuple):
@@ -86,11 +85,12 @@ class Ack(NamedTuple):
 
 
 class Clock:
-    """A time that only the test moves."""
+    """A time that only the test moves, and who began in it: one clock for all brokers of a story."""
 
     def __init__(self, wall_us: int = START_US) -> None:
         self.wall_us = wall_us
         self.elapsed_us = 0
+        self.processes = count(1)  # a broker draws from its process's name, so no other test has a part in that
 
     @property
     def now(self) -> Now:
@@ -222,7 +222,7 @@ class Broker:
                 "broker_version": "1",
                 "address": "here:1",
                 "data_dir_id": "disk",
-                "process": f"p{next(_processes)}",
+                "process": f"p{next(self.clock.processes)}",
                 **settings,
             }
         )

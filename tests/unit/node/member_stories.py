@@ -119,7 +119,8 @@ class MemberStory:
     # Brokers, network, time
 
     def _cluster(self, metadata: str, cleaner: str = "on") -> None:
-        self._members = Brokers(*self._ids, cleans=cleaner == "on")
+        settings = {} if cleaner == "on" else {"cleaner_bytes_per_s": 0}
+        self._members = Brokers(*self._ids, **settings)
         self._tick("5000")
         leader = self._members.leader
         if leader.broker_id != int(metadata):

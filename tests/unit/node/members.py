@@ -81,9 +81,9 @@ class Member(Broker):
 class Brokers:
     """All of them, with first voters `ids`."""
 
-    def __init__(self, *ids: int, cleans: bool = True) -> None:
+    def __init__(self, *ids: int, **settings: Any) -> None:
         self.ids = ids
-        self.settings = {} if cleans else {"cleaner_bytes_per_s": 0}
+        self.settings = settings
         self.clock = Clock()
         self.carry: deque[tuple[BrokerId, Any]] = deque()
         self.members: dict[BrokerId, Member] = {}
@@ -238,9 +238,9 @@ class Brokers:
         return self.members[leader]
 
 
-def formed() -> Brokers:
+def formed(**settings: Any) -> Brokers:
     """Three that have become a cluster."""
-    brokers = Brokers(1, 2, 3)
+    brokers = Brokers(1, 2, 3, **settings)
     brokers.run(5_000)
     assert len(brokers.leader.image.live_brokers()) == 3
     return brokers

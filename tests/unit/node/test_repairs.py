@@ -15,9 +15,9 @@ SEGMENT_BYTES = 1 << 20
 ROWS = 12
 
 
-def grown(*, min_isr: int = 2) -> Brokers:
+def grown(*, min_isr: int = 2, **settings: int) -> Brokers:
     """Three brokers, and a stream of three segments that all of them have, on their disks."""
-    brokers = formed()
+    brokers = formed(**settings)
     caller = brokers.leader.create(
         "s", subject="s", replicas=3, min_isr=min_isr, segment_bytes=SEGMENT_BYTES, segment_age_ms=3_600_000
     )

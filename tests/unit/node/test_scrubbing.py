@@ -8,10 +8,12 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.commitlog import LogState
 from tests.unit.node.harness import Broker
+from tests.unit.node.members import Brokers
 from tests.unit.node.test_repairs import ROWS, damage, grown, others, replica, values
 
 SEALED_BYTES = 1 << 20
 FIRST_MS = limits.SCRUB_FIRST_MS
+MINUTE_MS = 60_000
 DAY_MS = limits.SCRUB_INTERVAL_MS_DEFAULT
 
 
@@ -36,6 +38,13 @@ def passes(broker: Broker) -> int:
 def wait(broker: Broker, ms: int, step_ms: int = 50) -> None:
     for _ in range(ms // step_ms):
         broker.tick(step_ms)
+
+
+def run_coarsely(brokers: Brokers, ms: int) -> None:
+    """As `brokers.run`, in ticks of a second."""
+    for _ in range(ms // 1_000):
+        brokers.clock.advance_ms(950)
+        brokers.run(50)
 
 
 def test_everything_is_read_once_in_the_interval() -> None:
@@ -91,12 +100,10 @@ def test_a_stream_that_goes_meanwhile_ends_nothing() -> None:
 
 
 def test_damage_that_nobody_came_upon_is_mended() -> None:
-    brokers = grown()
+    brokers = grown(scrub_interval_ms=MINUTE_MS)
     for number, member in enumerate(brokers.members.values()):
-        damage(member.memory, number)  # each in another place
-    for _ in range((FIRST_MS + 60_000) // 1_000):
-        brokers.clock.advance_ms(950)
-        brokers.run(50)
+        damage(member.memory, number)  # each in another place, where a pass may just have been
+    run_coarsely(brokers, 3 * MINUTE_MS)
     for member in brokers.members.values():
         assert replica(member).log.state is LogState.WRITABLE, member.notices
         assert replica(member).counters["repaired_ranges"] == 1
@@ -108,8 +115,7 @@ def test_a_log_that_was_mended_is_looked_through_at_once() -> None:
     """It has damage in another segment, which nobody has come upon; the next pass would come to it in a day."""
     brokers = grown()
     follower = others(brokers, brokers.led("s"))[0]
-    for _ in range(FIRST_MS // 1_000 + 30):
-        brokers.run(1_000)
+    run_coarsely(brokers, FIRST_MS + 30_000)
     assert all(member.node._budget.counters["scrub_passes"] == 1 for member in brokers.members.values())
     damage(follower.memory, 0)
     damage(follower.memory, 1)

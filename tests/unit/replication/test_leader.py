@@ -443,3 +443,32 @@ def test_who_appends_all_the_time_is_planned_once() -> None:
         for broker in (2, 3):
             fetches(leadership, broker, step + 1, step)
     assert len(agenda._heap) == 1
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_who_left_though_it_has_all_joins_again_where_nothing_more_comes(durability) -> None:
+    """Its log takes something again before it is known that it has left; it has nothing more to fetch or to tell."""
+    leadership = leads(durability=durability, ends=(0, 4, 4, 4))
+    fetches(leadership, 2, 4, flushed_end=4)
+    leadership.impeded(2, LIVE[2])
+    change = leadership.proposal(0)
+    assert change is not None
+    fetches(leadership, 2, 4, flushed_end=4)
+    leadership.image(partition(isr=(1, 3), version=2), LIVE, 0)
+    leadership.accepted(change, 2)
+    back = leadership.proposal(0)
+    assert back is not None
+    assert [member.broker_id for member in back.isr] == [1, 2, 3]
+
+
+def test_who_left_joins_again_with_no_less_on_its_disk_than_the_leader_has_by_then() -> None:
+    leadership = leads(isr=(1, 3), ends=(0, 4, 4, 4))
+    fetches(leadership, 2, 4, flushed_end=4)
+    leadership.image(partition(version=2), LIVE, 0)  # it is in sync, and says nothing for a while
+    leadership.appended(9, 0)
+    leadership.flushed(9)
+    leadership.image(partition(isr=(1, 3), version=3), LIVE, 0)
+    fetches(leadership, 2, 9, flushed_end=4)
+    assert leadership.proposal(0) is None
+    fetches(leadership, 2, 9, flushed_end=9)
+    assert leadership.proposal(0) is not None

@@ -247,7 +247,7 @@ MUTATIONS = (
     (with_one_in_sync, Durability.FSYNC, 0),
     (joins_at_once, Durability.AUTO, 0),
     (joins_below_the_epoch, Durability.AUTO, 0),
-    (what_was_said_in_another_run, Durability.AUTO, 150),
+    (what_was_said_in_another_run, Durability.AUTO, 340),
     (not_on_disk, Durability.FSYNC, 0),
     (a_lost_answer_is_a_refusal, Durability.OS, 40),
 )

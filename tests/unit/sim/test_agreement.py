@@ -16,9 +16,10 @@ from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
 from penstock.sim import looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
-from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 from tests.damage import flip
 

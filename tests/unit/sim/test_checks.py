@@ -8,10 +8,11 @@ from penstock.base.config import Durability, StreamConfig
 from penstock.batch import codec
 from penstock.hot.group import Group
 from penstock.sim import looks
-from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.checks import Checks, History
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
 from penstock.sim.sent import Message
+from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
 
@@ -251,3 +252,39 @@ def test_what_a_power_loss_took_is_gone_back_behind_and_no_further() -> None:
     checks._cut(history, 5)
     assert history.is_cut_at(5)
     assert not history.is_cut_at(4)
+
+
+def split_by(partition_by: str) -> tuple[Checks, list[History]]:
+    """Of a stream whose messages find their partitions; `m` and `n`, in this order, belong into the second one."""
+    checks = Checks(1, lambda _history, _end: None)
+    config = StreamConfig(name="a", subject="a.>", partitions=3, partition_by=partition_by)
+    checks.begin(config)
+    histories = [checks.of("a.>", partition) for partition in range(3)]
+    assert histories[0].split is not None
+    key = histories[0].split.keys_of(1)[0]
+    for number, name in enumerate((b"m", b"n"), 1):
+        checks.sends(config, Message(b"a.x", name, name, by=key, number=number))
+    return checks, histories
+
+
+def test_a_message_of_another_partition() -> None:
+    checks, histories = split_by("key")
+    checks.promised(histories[1], 7, 1, b"m", fsynced=True)
+    with pytest.raises(ViolationError, match=r"b'n' is acked at offset 8: .* so into partition 1"):
+        checks.promised(histories[2], 8, 1, b"n", fsynced=True)
+
+
+def test_a_message_in_two_partitions() -> None:
+    checks, histories = split_by("group")
+    checks.read(histories[2], 7, 8, batch(7, b"m"))
+    with pytest.raises(ViolationError, match="b'm' is read at offset 8: it is in partition 2 too, at offset 7"):
+        checks.read(histories[0], 8, 9, batch(8, b"m"))
+
+
+def test_messages_of_a_key_out_of_order_unless_the_first_was_lost() -> None:
+    checks, histories = split_by("key")
+    checks.promised(histories[1], 7, 1, b"n", fsynced=True)
+    with pytest.raises(ViolationError, match=r"number 1 of .* lies behind number 2, at offset 7"):
+        checks.promised(histories[1], 8, 1, b"m", fsynced=True)
+    checks._cut(histories[1], 7)
+    checks.promised(histories[1], 8, 1, b"m", fsynced=True)

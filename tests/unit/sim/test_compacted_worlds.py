@@ -7,10 +7,11 @@ import pytest
 from penstock.sim import looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
-from penstock.sim.checks import History, ViolationError
+from penstock.sim.checks import History
 from penstock.sim.clients import KEYED_SLOT, SLOTS
 from penstock.sim.compacted import Compacted, Row
 from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
 SUBJECT = f"s{KEYED_SLOT}.g1.>"

@@ -7,13 +7,12 @@ import pytest
 from penstock.base.ids import Offset, PartitionId
 from penstock.groups.rows import SUBJECT
 from penstock.messages import CommittedOffset, FetchOffsetsResponse, GroupHeartbeatResponse, GroupPartition
-from penstock.sim.checks import ViolationError
-from penstock.sim.clients import SLOTS
+from penstock.sim.clients import SHARED_SLOT, SLOTS
 from penstock.sim.grouping import MEMBERS, Groups
 from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
-SHARED_SLOT = SLOTS - 2
 QUIET = make_plan(4, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
 JOIN = tuple(Operation(2_000_000 + 1_000_000 * n, Act.MEMBER, SHARED_SLOT, n) for n in range(MEMBERS))
 COMMIT = tuple(Operation(3_000_000 + 400_000 * n, Act.COMMIT, SHARED_SLOT, n) for n in range(30))

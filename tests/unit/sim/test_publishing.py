@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.sim.checks import History, ViolationError
-from penstock.sim.clients import SLOTS
+from penstock.sim.checks import History
+from penstock.sim.clients import SHARED_SLOT, SLOTS
 from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.publishing import Publishing, _Attempt, _Query
+from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
-SHARED_SLOT = SLOTS - 2
 QUIET = make_plan(3, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
 RUNS = tuple(Operation(2_000_000 + 100_000 * n, Act.RUN, SHARED_SLOT, n * 2_654_435_761 % 2**32) for n in range(90))
 

@@ -10,10 +10,11 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.ingest import acks
 from penstock.node.step import Answers
 from penstock.sim import looks
-from penstock.sim.checks import History, ViolationError
+from penstock.sim.checks import History
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
 from penstock.sim.refusals import DEPOSED_US_MAX, Refusals
+from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
 REPLY, VALUE = b"_INBOX.1", b"s0.g1.>/0/"
@@ -39,7 +40,7 @@ class Stage:
         self.history = History(there.config, 0, there.stream_id)
         self.checks.sent[VALUE] = there.config.subject
         self.checks._refused.clear()
-        self.refusals.published(REPLY, self.history, VALUE, receivers or ("b1",))
+        self.refusals.published(REPLY, (self.history,), VALUE, receivers or ("b1",))
 
     def refuse(self, error: acks.AckError) -> None:
         """Broker 1 does."""
@@ -125,3 +126,14 @@ def test_an_append_that_was_refused(error: RemoteError, is_held: bool) -> None:
             stage.comes()
     else:
         stage.comes()
+
+
+def test_what_one_of_a_queue_group_refuses_is_in_none_of_its_partitions() -> None:
+    stage = Stage("b1")
+    others = [History(stage.history.config, number, stage.history.stream_id) for number in (1, 2)]
+    stage.refusals.published(REPLY, (stage.history, *others), VALUE, ("b1",))
+    for one in others:
+        one.leaders.update({1: (2, 1), 2: (3, 1)})  # whoever leads them now: nobody else got it
+    stage.refuse(FEW)
+    with pytest.raises(ViolationError, match="refused"):
+        stage.checks.promised(others[1], 0, 9, VALUE, fsynced=True)

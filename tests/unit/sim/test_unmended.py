@@ -6,9 +6,10 @@ import pytest
 
 from penstock.node.partition import Partition
 from penstock.node.repairs import Repairs
-from penstock.sim.checks import History, ViolationError
+from penstock.sim.checks import History
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
 SUBJECT = "s0.g1.>"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.sim.checks import ViolationError
+from penstock.sim.violation import ViolationError
 from penstock.sim.wakes import HURRIED_MAX, Wakes
 
 

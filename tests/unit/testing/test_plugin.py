@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import penstock
+from tests.extent import needs_time
 
 ROOT = Path(__file__).resolve().parents[3]
 PLUGIN = "penstock.testing.plugin"  # by its name: it is there also where the package was installed before it had one
@@ -93,6 +94,7 @@ def test_each_seed_is_a_test_and_a_failure_shows_how_to_run_it_again(tmp_path: P
     assert re.search(r"^\d+ fault .* b[123] ", done.stdout, flags=re.MULTILINE)
 
 
+@needs_time
 def test_without_pytest_asyncio_it_is_the_same(tmp_path: Path) -> None:
     done = run(tmp_path, TESTS, "-v", "-p", "no:asyncio", "-o", "addopts=", "-W", "ignore::pytest.PytestConfigWarning")
     assert list(outcomes(done).values()).count("PASSED") == 5, done.stdout + done.stderr

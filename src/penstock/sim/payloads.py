@@ -1,0 +1,34 @@
+"""The raw part of an answer, read as the driver sends it: out of files, of which one may hold less than it should.
+
+Rules: those of `broker/output.py`. A file that cannot be opened is an error of its request. One that ends too early is
+found only when a part is on its way: the log hears where it ends, and the connection is closed in the middle.
+"""
+
+from __future__ import annotations
+
+from penstock.node.step import Extent, Payload
+
+
+class CutShortError(Exception):
+    """An answer cannot be sent to its end."""
+
+
+def bytes_of(payload: Payload) -> bytes:
+    """All of it. OSError if a file cannot be opened, CutShortError if one ends too early."""
+    if payload is None:
+        return b""
+    pieces = payload if isinstance(payload, tuple) else (payload,)
+    return b"".join([_read(piece) if isinstance(piece, Extent) else bytes(piece) for piece in pieces])
+
+
+def _read(extent: Extent) -> bytes:
+    file = extent.vfs.open(extent.path, read_only=True)
+    try:
+        data = file.read_at(extent.position, extent.length)
+    finally:
+        file.close()
+    if len(data) < extent.length:
+        end = extent.position + len(data)
+        extent.damage_found(extent.path, end, "the file is shorter than its index says")
+        raise CutShortError(f"{extent.path} ends at byte {end}")
+    return data
