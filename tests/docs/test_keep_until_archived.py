@@ -12,6 +12,7 @@ import penstock
 from tests.broker_process import running_broker
 from tests.docs.test_consumer_groups import environment, run
 from tests.docs.test_message_ttl import DOCS
+from tests.extent import needs_time
 
 PAGE = (DOCS / "how-to/keep-until-archived.md").read_text(encoding="utf-8")
 
@@ -28,6 +29,7 @@ def command(server: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@needs_time
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     commands, reported, sure, forgotten = re.findall(r"```(?:sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
     with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:

@@ -174,6 +174,7 @@ async def test_a_leader_that_hangs_is_replaced_and_streams_are_made_meanwhile(
         assert await check(client, name, publishers) >= 500
 
 
+@needs_time
 @WHICH_LEADER
 async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
     cluster: ClusterProcesses, is_metadata_leader: bool

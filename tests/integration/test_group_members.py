@@ -179,6 +179,7 @@ async def test_a_killed_consumer_is_followed_by_another_one(broker: BrokerProces
     await one.stop()
 
 
+@needs_time
 async def test_a_consumer_that_slept_for_longer_than_its_session_takes_nothing_back(
     broker: BrokerProcess, client: aio.Client
 ) -> None:

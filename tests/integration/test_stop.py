@@ -108,6 +108,7 @@ async def _read_on(source: AsyncIterator[pa.RecordBatch]) -> None:
         pass
 
 
+@needs_time
 async def test_a_reader_goes_on_when_the_broker_is_back(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:

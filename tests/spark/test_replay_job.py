@@ -121,6 +121,7 @@ def test_what_no_commit_of_an_archive_names_is_not_replayed(
     assert client.to_table(again)["value"].to_pylist() == [b"%d" % one for one in range(50)]
 
 
+@needs_time
 def test_files_that_are_committed_and_not_moved_are_replayed_once_they_are(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, lake: Path
 ) -> None:

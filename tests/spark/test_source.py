@@ -117,7 +117,8 @@ def test_bounds_are_kept(client: penstock.Client, reads: Reads) -> None:
         reads("bounds", startingOffsets='{"bounds": {"2": 1}}').count()
 
 
-@pytest.mark.parametrize("switch", ["true", pytest.param("false", marks=needs_time)])
+@needs_time
+@pytest.mark.parametrize("switch", ["true", "false"])
 def test_filters_narrow_what_is_read_where_spark_pushes_them(
     client: penstock.Client, reads: Reads, spark: SparkSession, switch: str
 ) -> None:

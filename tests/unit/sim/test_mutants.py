@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.sim.mutants import CLUSTER_MUTANTS, MUTANTS, MUTANTS_OF_DISKS, MUTANTS_OF_OBSERVERS, Mutant
+from tests.extent import needs_time
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ def test_its_text_is_there_once_and_what_replaces_it_compiles(mutant: Mutant) ->
         compile(source.replace(patch.old, patch.new), patch.module, "exec")
 
 
+@needs_time
 def test_a_process_that_installs_one_has_it_and_no_other_has() -> None:
     code = (
         "from penstock.sim import mutants; mutants.install('says synced what is not');"
