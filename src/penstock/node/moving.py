@@ -84,7 +84,7 @@ class Moving:
         if mark is None:
             if after not in keys.owes:
                 keys.owes.add(after)
-                keys.end = None
+                keys.end, keys.retry_us = None, 0
                 keys.is_silent = False
         elif mark.leader_epoch >= keys.leadership.leader_epoch:
             keys.owes.discard(after)

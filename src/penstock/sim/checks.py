@@ -164,17 +164,25 @@ class Checks:
         self._standings: dict[int, looks.StandingLook] = {}  # broker → with what standing
 
     def begin(self, config: StreamConfig) -> None:
-        """Somebody is about to ask for this stream."""
-        split = Split.of(config)
+        """Somebody is about to ask for this stream, or for more partitions of it."""
+        before = self.histories.get((config.subject, 0))
+        split = Split.of(config) if before is None else before.split
+        if split is not None:
+            split.grows(config)
         for partition in range(config.partitions):
             history = self.histories.setdefault((config.subject, partition), History(config, partition))
             history.split = split
+            history.stream_id = history.stream_id or (0 if before is None else before.stream_id)
             if config.compact:
                 history.compacted = Compacted(config.tombstone_retention_ms * 1_000)
 
     def of(self, subject: str, partition: int) -> History:
         """The history of one partition."""
         return self.histories[subject, partition]
+
+    def all_of(self, history: History) -> list[History]:
+        """The histories of all partitions of its stream."""
+        return [one for (subject, _), one in self.histories.items() if subject == history.config.subject]
 
     # Clients
 

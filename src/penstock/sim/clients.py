@@ -35,6 +35,7 @@ from penstock.batch import codec
 from penstock.hot.group import Group
 from penstock.messages import (
     AlterStreamRequest,
+    AlterStreamResponse,
     AppendRequest,
     AppendResponse,
     CreateStreamRequest,
@@ -59,7 +60,7 @@ from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
 from penstock.sim.sending import TRIES_MAX, Sender
 from penstock.sim.sent import Message, keyed
-from penstock.sim.split import PARTITIONS
+from penstock.sim.split import PARTITIONS, grown
 from penstock.sim.splitting import Splitting
 
 SLOTS = 7
@@ -127,6 +128,7 @@ class Clients:
             Act.ALTER: self._alter,
             Act.RECREATE: self._recreate,
             Act.TRUNCATE: self._truncate,
+            Act.GROW: self._grow,
             **self.readers.acts,
             **self.groups.acts,
             **self.publishing.acts,
@@ -250,6 +252,33 @@ class Clients:
             changes["observers"] = operation.number // 6 % (self._spare + 1)
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {kind_of(response)}"))
+
+    def _grow(self, operation: Operation) -> None:
+        """A stream gets one or two partitions more; asked for until somebody says that it has them."""
+        generation = self.generations[operation.slot]
+        if generation is None or not generation.stream_id or self._changing[operation.slot]:
+            return
+        config = grown(generation.config, 1 + operation.number % 2)
+        self._checks.begin(config)
+        self._changing[operation.slot] = True
+        self._ask_to_grow(operation.slot, config)
+
+    def _ask_to_grow(self, slot: int, config: StreamConfig) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"grown to {config.partitions}: {kind_of(response)}")
+            if isinstance(response, AlterStreamResponse):
+                self._around.count("growths")
+                generation = self.generations[slot]
+                assert generation is not None
+                self.generations[slot] = Generation(config, generation.stream_id)
+                self._changing[slot] = False
+            else:
+                self._around.scheduler.after(500_000, lambda: self._ask_to_grow(slot, config))
+
+        changes: dict[str, Any] = {"partitions": config.partitions}
+        if config.range_bounds:
+            changes["range_bounds"] = config.range_bounds
+        self._program().ask(AlterStreamRequest(name=config.name, changes=changes), done)
 
     def _truncate(self, operation: Operation) -> None:
         generation = self.generations[operation.slot]

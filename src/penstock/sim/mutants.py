@@ -48,6 +48,7 @@ _FRESHNESS = "penstock.replication.freshness"
 _PUBLISHING = "penstock.node.publishing"
 _COMPACTION = "penstock.commitlog.compaction"
 _MEMBERSHIP = "penstock.groups.membership"
+_MOVING = "penstock.node.moving"
 
 MUTANTS = (
     Mutant(
@@ -346,6 +347,25 @@ CLUSTER_MUTANTS = (
         "    for number, partition in parting.takers.items():",
         "    if len(parting.takers) == 1:\n        shares = [group] * len(shares)\n"
         "    for number, partition in parting.takers.items():",
+    ),
+    Mutant(
+        "a partition that was added takes keys before the older ones have given them up",
+        _MOVING,
+        "            keys.is_open = is_complete  #",
+        "            keys.is_open = True  #",
+    ),
+    Mutant(
+        "a partition that was added takes keys while older ones' messages may come",
+        _MOVING,
+        "        if partition.channel is None:\n            reached()",
+        "        if partition is not None:\n            reached()",
+        also=(Patch("penstock.base.limits", "KEYS_SETTLE_MS = 100", "KEYS_SETTLE_MS = 0"),),
+    ),
+    Mutant(
+        "a partition goes on taking the keys that left it",
+        "penstock.node.shares",
+        "    key_map = key_map_of(stream.config, stream.counts)\n    takers",
+        "    key_map = key_map_of(stream.config, stream.counts, -len(stream.counts) + 1)\n    takers",
     ),
     Mutant(
         "who joins a shared subscription does not wait for its barrier",

@@ -20,6 +20,7 @@ KEYED_OPERATIONS = 400
 SPLIT_OPERATIONS = 400
 GROUP_OPERATIONS = 120
 RUN_OPERATIONS = 90
+GROW_OPERATIONS = 3
 
 
 class Act(StrEnum):
@@ -40,6 +41,7 @@ class Act(StrEnum):
     COMMIT = "commit"  # by the consumer of a group without members
     POSITION = "position"  # where is a group?
     RUN = "run"  # a driver stages rows, and publishes them
+    GROW = "grow"  # a stream gets more partitions
 
 
 _ACTS = (
@@ -63,6 +65,8 @@ _GROUP_ACTS = (
 )
 
 _RUN_ACTS = ((Act.RUN, 1),)
+
+_GROW_ACTS = ((Act.GROW, 1),)
 
 _KEYED_ACTS = (
     (Act.PUBLISH, 100),
@@ -226,6 +230,7 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
     operations += _truncations(seed, end_us, slots)
     operations += _drawn_apart(seed, "keys", end_us, keyed_slot, _KEYED_ACTS, KEYED_OPERATIONS)
     operations += _drawn_apart(seed, "split", end_us, split_slot, _SPLIT_ACTS, SPLIT_OPERATIONS)
+    operations += _drawn_apart(seed, "growth", end_us, split_slot, _GROW_ACTS, GROW_OPERATIONS)
     operations += _drawn_apart(seed, "groups", end_us, shared_slot, _GROUP_ACTS, GROUP_OPERATIONS)
     operations += _drawn_apart(seed, "runs", end_us, shared_slot, _RUN_ACTS, RUN_OPERATIONS)
     faults: list[Fault] = []

@@ -43,6 +43,8 @@ _NOT_APPENDED = frozenset(
         ErrorCode.STREAM_NOT_FOUND,
         ErrorCode.STREAM_CHANGED,
         ErrorCode.NOT_YET,
+        ErrorCode.KEY_ELSEWHERE,
+        ErrorCode.KEY_MOVING,
     }
 )
 
@@ -80,9 +82,15 @@ class Refusals:
 
     def _is_excused(self, broker: SimBroker, published: _Published) -> bool:
         assert broker.node is not None
-        if len(published.histories) > 1:
-            return False  # nobody else got it
-        (history,), now_us = published.histories, self._around.scheduler.now_us
+        split = published.histories[0].split
+        if len(published.histories) > 1 and not (split is not None and split.is_by_leaders):
+            return False  # of a queue group nobody else got it
+        return any(self._is_deposed(broker, published, history) for history in published.histories)
+
+    def _is_deposed(self, broker: SimBroker, published: _Published, history: History) -> bool:
+        """Whether it may speak for a partition that another one leads already."""
+        assert broker.node is not None
+        now_us = self._around.scheduler.now_us
         look = looks.partition(broker.node, history.stream_id, history.partition)
         own_epoch = 0 if look is None else look.leader_epoch
         later = [epoch for epoch in history.leaders if epoch > own_epoch]

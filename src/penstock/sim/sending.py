@@ -100,7 +100,9 @@ class Sender:
         self._refusals.acked(reply)
         around.trace.add("client", f"ack {reply.decode()} {ack.offset} {ack.epoch} {ack.fsynced}")
         around.count("duplicates" if ack.duplicate else "acks")
-        history = next((one for one in sent.histories if one.partition == ack.partition), None)
+        first = sent.histories[0]
+        may_be = sent.histories if first.split is None else self._checks.all_of(first)  # it may have grown meanwhile
+        history = next((one for one in may_be if one.partition == ack.partition), None)
         if history is None or (ack.stream, ack.seq) != (config.name, ack.offset + 1):
             raise ViolationError(f"not an ack for {config.name}: {body!r}")
         self._acked(sent, history, ack)

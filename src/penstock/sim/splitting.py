@@ -110,8 +110,7 @@ class Splitting:
 
     def _where(self, config: StreamConfig, by: bytes) -> tuple[History, ...]:
         """The partitions where what belongs by that may be."""
-        only = self._split(config).partition_of(by)
-        numbers = range(config.partitions) if only is None else (only,)
+        numbers = sorted(self._split(config).partitions_of(by)) or range(config.partitions)
         return tuple([self._checks.of(config.subject, number) for number in numbers])
 
 

@@ -118,6 +118,23 @@ def test_a_restart_in_between_loses_no_message_and_no_order() -> None:
         assert name.encode() not in again.values("orders", partition)[marks[partition] :]
 
 
+def test_a_second_growth_waits_for_its_own_commits_without_waking_anybody() -> None:
+    broker = with_orders()
+    grow(broker)
+    broker.tick(limits.KEYS_SETTLE_MS)
+    broker.tick(limits.ISR_RETRY_MS)
+    broker.syncs_hang = True
+    publish(broker, *NAMES)
+    grow(broker, partitions=5)
+    assert broker.stream("orders").is_moving
+    assert broker.node.next_wake_us > broker.clock.now.elapsed_us
+    broker.syncs_hang = False
+    broker.turn()
+    broker.tick(limits.KEYS_SETTLE_MS)
+    assert not broker.stream("orders").is_moving
+    assert where(publish(broker, *NAMES)) == place(KeyMap((2, 4, 5)), NAMES)
+
+
 def test_one_partition_becomes_several_and_its_subscription_another() -> None:
     for split in ("token:2", "group"):
         broker = with_orders(partitions=1, partition_by=split)

@@ -284,7 +284,7 @@ def test_a_message_in_two_partitions() -> None:
 def test_messages_of_a_key_out_of_order_unless_the_first_was_lost() -> None:
     checks, histories = split_by("key")
     checks.promised(histories[1], 7, 1, b"n", fsynced=True)
-    with pytest.raises(ViolationError, match=r"number 1 of .* lies behind number 2, at offset 7"):
+    with pytest.raises(ViolationError, match=r"number 1 of .* lies behind number 2, at offset 7 of partition 1"):
         checks.promised(histories[1], 8, 1, b"m", fsynced=True)
     checks._cut(histories[1], 7)
     checks.promised(histories[1], 8, 1, b"m", fsynced=True)

@@ -9,14 +9,17 @@ import msgspec
 import pytest
 
 from penstock.base.config import StreamConfig
-from penstock.sim.split import PARTITIONS, WAYS, Split
+from penstock.sim.split import PARTITIONS, WAYS, Split, grown
 
 BY_LEADERS = [way for way in WAYS if way["partition_by"] != "group"]
 
 
+def config_of(way: dict[str, Any]) -> StreamConfig:
+    return msgspec.convert({"name": "a", "subject": "a.g1.>", "partitions": PARTITIONS, **way}, StreamConfig)
+
+
 def made(way: dict[str, Any]) -> Split:
-    fields = {"name": "a", "subject": "a.g1.>", "partitions": PARTITIONS, **way}
-    split = Split.of(msgspec.convert(fields, StreamConfig))
+    split = Split.of(config_of(way))
     assert split is not None
     return split
 
@@ -88,3 +91,28 @@ def test_what_was_cut_may_come_elsewhere_and_later() -> None:
     split.cut(1, 10)
     assert split.mistake(1, 10, b"m") == ""
     assert split.mistake(1, 11, b"n") == ""
+
+
+@pytest.mark.parametrize("way", BY_LEADERS, ids=lambda way: way["partition_by"])
+def test_where_partitions_were_added_a_key_may_have_moved_and_its_order_holds(way: dict[str, Any]) -> None:
+    config = config_of(way)
+    split = Split(config)
+    split.grows(grown(config, 2))
+    moved = next(
+        by
+        for number in (3, 4)
+        for by in split.keys_of(number)
+        if len(split.partitions_of(by)) == 2 and min(split.partitions_of(by)) < 3
+    )
+    was, now = sorted(split.partitions_of(moved))
+    for number in (1, 2, 3, 4):
+        split.sends(b"m%d" % number, moved, number)
+    assert not split.mistake(was, 8, b"m1")
+    assert not split.mistake(now, 0, b"m3")
+    assert not split.mistake(was, 9, b"m2")
+    assert "lies before number 3" in split.mistake(was, 10, b"m4")
+    assert "it is in partition" in split.mistake(now, 5, b"m1")
+    stays = next(by for by in split.keys_of(0) if len(split.partitions_of(by)) == 1)
+    split.sends(b"s", stays)
+    assert "so into partition 0" in split.mistake(1, 20, b"s")
+    assert all(split.keys_of(number) for number in range(5))
