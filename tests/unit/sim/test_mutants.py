@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.mutants import CLUSTER_MUTANTS, MUTANTS, MUTANTS_OF_DISKS, MUTANTS_OF_OBSERVERS, Mutant
+from penstock.sim.mutants import CLUSTER_MUTANTS, MUTANTS, MUTANTS_OF_DISKS, MUTANTS_OF_OBSERVERS
+from penstock.sim.planting import Mutant
 from tests.extent import needs_time
 
 

@@ -1,0 +1,84 @@
+"""How a mistake is planted: a module's source is changed as it is imported, in this process alone.
+
+Rules: the text to be replaced must be there exactly once, so that a mutant does not quietly become none when the source
+changes. A patch holds only in the process that installed it, before the module was first imported; no file changes.
+This module imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import NamedTuple
+
+
+class Patch(NamedTuple):
+    """`old` becomes `new` in `module`."""
+
+    module: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """One mistake: `old` becomes `new` in `module`; `also` where two defences stand against it."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    also: tuple[Patch, ...] = ()
+
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        """All that is changed, each in a module of its own."""
+        return Patch(self.module, self.old, self.new), *self.also
+
+
+class _Patched(SourceFileLoader):
+    """Compiles a source with one text replaced by another."""
+
+    def __init__(self, name: str, patch: Patch, path: str) -> None:
+        super().__init__(patch.module, path)
+        self._name = name
+        self._patch = patch
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The code of the patched source; never a cached one."""
+        patch = self._patch
+        source = self.get_data(self.path).decode()
+        assert source.count(patch.old) == 1, f"{self._name}: its text is not there once: {patch.old!r}"
+        code: CodeType = self.source_to_code(source.replace(patch.old, patch.new).encode(), self.path)
+        return code
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules that are patched."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._name = mutant.name
+        self._patches = {patch.module: patch for patch in mutant.patches}
+        assert len(self._patches) == len(mutant.patches), f"{mutant.name}: a module has two patches"
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Where the module comes from, if it is one of them."""
+        patch = self._patches.get(fullname)
+        if patch is None:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _Patched(self._name, patch, spec.origin)
+        return spec
+
+
+def plant(mutant: Mutant) -> None:
+    """Have it in this process from now on."""
+    for patch in mutant.patches:
+        assert patch.module not in sys.modules, f"{patch.module} is imported already"
+    sys.meta_path.insert(0, _Finder(mutant))
