@@ -177,8 +177,8 @@ class IdsElsewhere:
             self._go_on()
             return
         number, end = asking.left[-1]
-        state = asking.partition.stream.partitions[number]
-        if state.leader is None:
+        stream = self._image().streams.get(asking.partition.key.stream_id)  # the partition's hears of its own leaders
+        if stream is None or (state := stream.partitions[number]).leader is None:
             self._fail(asking, "nobody leads it now")
             return
         request = MessageIdsRequest(
