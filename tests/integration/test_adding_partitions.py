@@ -8,6 +8,8 @@ from collections import defaultdict
 import nats
 import nats.errors
 import pytest
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
 from nats.js.errors import APIError
 
 from penstock import aio
@@ -96,3 +98,46 @@ async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None
         info = await client.stream(name)
         assert not info.is_moving
         assert info.counts == (2, 5)
+
+
+async def _acked(js: JetStreamContext, subject: str, turn: int) -> PubAck:
+    """A message with an id, sent until it is acked."""
+    for _ in range(200):
+        try:
+            return await js.publish(subject, b"%d" % turn, headers={"Nats-Msg-Id": f"{subject}-{turn}"})
+        except (nats.errors.Error, APIError):
+            await asyncio.sleep(0.01)
+    raise AssertionError(f"turn {turn} of {subject} was never acked")
+
+
+async def test_what_is_sent_twice_is_stored_once_while_keys_move(cluster: ClusterProcesses) -> None:
+    name, turns, later, keys = "growing-ids", 45, 6, [f"k{number}" for number in range(12)]
+    seqs: dict[tuple[str, int], int] = {}
+    connection = await nats.connect(cluster.nats.url)
+    js = connection.jetstream(timeout=0.5)
+    try:
+        async with cluster.client(1) as client:
+            await client.create_stream(name, "g-ids.*", partitions=2, partition_by="token:2", replicas=3)
+            for turn in range(turns + later):
+                growing = asyncio.create_task(client.alter_stream(name, partitions=5)) if turn == turns // 2 else None
+                for key in keys:
+                    if turn < turns:
+                        seqs[key, turn] = (await _acked(js, f"g-ids.{key}", turn)).seq
+                    if turn >= later:  # again, as if its ack had been lost
+                        ack = await _acked(js, f"g-ids.{key}", turn - later)
+                        assert (ack.duplicate, ack.seq) == (True, seqs[key, turn - later]), (key, turn)
+                if growing is not None:
+                    assert len((await growing).partitions) == 5
+            found = [one async for one in client.messages(name)]
+    finally:
+        await connection.close()
+    before, after = KeyMap((2,)), KeyMap((2, 5))
+    moved = [key for key in keys if before.partition_of(key.encode()) != after.partition_of(key.encode())]
+    assert 0 < len(moved) < len(keys)
+    for key in keys:
+        of_key = [one for one in found if one.subject == f"g-ids.{key}"]
+        of_key.sort(key=lambda one: (one.partition, one.offset))
+        assert [int(one.value or b"") for one in of_key] == list(range(turns)), key
+        assert [one.offset + 1 for one in of_key] == [seqs[key, turn] for turn in range(turns)]
+        places = [before.partition_of(key.encode()), after.partition_of(key.encode())]
+        assert list(dict.fromkeys(one.partition for one in of_key)) == list(dict.fromkeys(places))

@@ -142,6 +142,7 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
     st.none() | st.tuples(st.integers(1, 3), st.sampled_from([0, 7, 8]), st.sampled_from([0, 7])),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 @settings(max_examples=examples(400))
 def test_verdicts(
@@ -156,11 +157,14 @@ def test_verdicts(
     known: tuple[int, int, int] | None,
     allows_ttls: bool,
     allows_rollups: bool,
+    has_others: bool,
 ) -> None:
     subjects_max, known_from, log_start = known or (0, 0, 0)
 
     def sort(mode: Any) -> tuple[Any, ...]:
         ids = mode("message_ids").MessageIds(ids_max) if ids_max else None
+        if ids is not None and has_others:
+            know_others(mode, ids)
         group = group_in(mode, messages)
         lasts = mode("last_offsets").LastOffsets(subjects_max, known_from) if known else None
         found = mode("verdicts").sort(
@@ -168,8 +172,8 @@ def test_verdicts(
             allows_ttls, allows_rollups,
         )  # fmt: skip
         refused = [
-            [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in ones]
-            for ones in (found.refused, found.duplicates)
+            [(one.row, one.verdict, one.number, one.partition, one.is_answered, one.enveloped) for one in ones]
+            for ones in (found.refused, found.duplicates, found.elsewhere)
         ]
         waiting = mode("envelope_acks").waiting
         kept = [waiting(found.rows, 0, len(found.rows), is_early) for is_early in (False, True)]
@@ -190,7 +194,23 @@ def test_verdicts(
     assert compiled == plain
 
 
-@given(MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.integers(0, 2), st.booleans(), st.booleans())
+def know_others(mode: Any, ids: Any) -> None:
+    """Another partition has some of the ids."""
+    others = mode("message_ids").Elsewhere(2)
+    others.gather(3, [(9, 5, b"y"), (4, 2, b"x"), (2, 1, b"w")])
+    ids.know(others)
+
+
+@given(
+    MESSAGES,
+    st.booleans(),
+    st.integers(0, 60),
+    st.booleans(),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 @settings(max_examples=examples(300))
 def test_refusals(
     messages: list[Any],
@@ -200,14 +220,18 @@ def test_refusals(
     quotes_max: int,
     is_closed: bool,
     acks_env: bool,
+    has_others: bool,
 ) -> None:
     def answer(mode: Any) -> tuple[Any, ...]:
         group = group_in(mode, messages)
         if is_closed:
             found = mode("verdicts").close(group, b"s", acks, skips_reserved, acks_env)
         else:
+            ids = mode("message_ids").MessageIds(9) if has_others else None
+            if ids is not None:
+                know_others(mode, ids)
             found = mode("verdicts").sort(
-                group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, None, False, None, 0
+                group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, ids, has_others, None, 0
             )
         asked: list[tuple[int, bytes | None]] = []
 
@@ -216,6 +240,7 @@ def test_refusals(
             return b"%d \0 %b" % (verdict, quoted or b"")
 
         answers = mode("refusals").answers(found.group, found.refused, body_of, quotes_max, b"head")
+        answers += mode("refusals").answers(found.group, found.elsewhere, body_of, quotes_max, b"head")
         return answers, asked, len(found.refused), found.other_stream, found.reserved, len(found.rows)
 
     compiled, plain = in_both(answer)

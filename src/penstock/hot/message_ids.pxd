@@ -6,6 +6,25 @@ cdef Py_ssize_t _KEPT_BYTES_MAX
 cdef bytes _LONG
 
 @cython.final
+cdef class Elsewhere:
+    cdef Py_ssize_t _ids_max
+    cdef dict _places
+    cdef object _order
+    cdef readonly int64_t forgotten
+
+    @cython.locals(order=list, kept=list)
+    cpdef int gather(self, int64_t partition, list found) except -1
+
+    cpdef tuple find(self, bytes data, Py_ssize_t begin, Py_ssize_t end)
+
+    cpdef int expire(self, int64_t before_us) except -1
+
+    cpdef int shrink(self, Py_ssize_t count) except -1
+
+    @cython.locals(key=bytes, place=tuple)
+    cdef int _forget_first(self) except -1
+
+@cython.final
 cdef class MessageIds:
     cdef Py_ssize_t _ids_max
     cdef dict _offsets
@@ -17,10 +36,15 @@ cdef class MessageIds:
     cdef int64_t _last_offset
     cdef bytes _written
     cdef int64_t _written_offset
+    cdef readonly Elsewhere elsewhere
     cdef readonly int64_t forgotten
+
+    cpdef int know(self, Elsewhere elsewhere) except -1
 
     @cython.locals(offset=object)
     cpdef int64_t find(self, bytes data, Py_ssize_t begin, Py_ssize_t end) except -2
+
+    cpdef tuple find_elsewhere(self, bytes data, Py_ssize_t begin, Py_ssize_t end)
 
     cpdef bint is_of(self, int64_t offset, bytes data, Py_ssize_t begin, Py_ssize_t end) except -1
 

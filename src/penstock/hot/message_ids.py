@@ -7,6 +7,10 @@ is known by its latest offset. So what is known is a function of the log and the
     add 7, 8 ─▶ stamp: written at 12:00 up to 9        not written ─▶ cut 7
                   ╰─ expire 12:02 ─▶ 7, 8 are unknown
 
+Beside them lie those that other partitions of the stream have (`Elsewhere`), whose keys came here: see
+`penstock.node.ids_elsewhere`. Both together are no more than may be kept; those from elsewhere, which are older, go
+first.
+
 Memory: an id of up to 64 bytes is kept as it is, of a longer one its BLAKE2b digest with a byte before it, which is
 longer than any of the others: no two that differ can be taken for one. That is some 250 bytes an id.
 """
@@ -22,11 +26,56 @@ _LONG = b"\0"
 _int = int
 
 
+class Elsewhere:
+    """Ids that other partitions have, of the last minutes, and where. `forgotten` counts as of `MessageIds`."""
+
+    __slots__ = ("_ids_max", "_order", "_places", "forgotten")
+
+    def __init__(self, ids_max: int) -> None:
+        self._ids_max = ids_max
+        self._places: dict[bytes, tuple[int, int]] = {}  # partition and offset
+        self._order: deque[tuple[int, bytes, tuple[int, int]]] = deque()  # with their timestamps, which rise
+        self.forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def gather(self, partition: int, found: list[tuple[int, int, bytes]]) -> None:
+        """What a partition has: offset, timestamp, and what the id is known by. Its own thread may do it."""
+        order = [(timestamp_us, key, (partition, offset)) for offset, timestamp_us, key in found]
+        order += self._order
+        order.sort()
+        kept = order[max(0, len(order) - self._ids_max) :]
+        self.forgotten += len(order) - len(kept)
+        self._order = deque(kept)
+        self._places = {key: place for _, key, place in kept}
+
+    def find(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
+        """Partition and offset of the latest message with the id data[begin:end]."""
+        return self._places.get(key_of(data, begin, end))
+
+    def expire(self, before_us: int) -> None:
+        """Forget what was written before that time."""
+        while self._order and self._order[0][0] < before_us:
+            self._forget_first()
+
+    def shrink(self, count: int) -> None:
+        """Forget the oldest of more than so many."""
+        while len(self._order) > count:
+            self._forget_first()
+            self.forgotten += 1
+
+    def _forget_first(self) -> None:
+        _, key, place = self._order.popleft()
+        if self._places.get(key) is place:
+            del self._places[key]
+
+
 class MessageIds:
     """What is known of one log. `forgotten` counts those that went because there were too many."""
 
     __slots__ = ("_ends", "_ids_max", "_last", "_last_offset", "_offsets", "_order", "_places", "_times_us",
-                 "_written", "_written_offset", "forgotten")  # fmt: skip
+                 "_written", "_written_offset", "elsewhere", "forgotten")  # fmt: skip
 
     def __init__(self, ids_max: int) -> None:
         self._ids_max = ids_max
@@ -39,15 +88,27 @@ class MessageIds:
         self._last_offset = -1
         self._written = b""  # the same of what is written for sure
         self._written_offset = -1
+        self.elsewhere: Elsewhere | None = None
         self.forgotten = 0
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._order) + (0 if self.elsewhere is None else len(self.elsewhere))
+
+    def know(self, elsewhere: Elsewhere) -> None:
+        """Other partitions have these."""
+        elsewhere.shrink(max(0, self._ids_max - len(self._order)))
+        self.forgotten += elsewhere.forgotten
+        elsewhere.forgotten = 0
+        self.elsewhere = elsewhere if len(elsewhere) else None
 
     def find(self, data: bytes, begin: int, end: int) -> int:
         """The offset of the message with the id data[begin:end], or -1."""
         offset = self._offsets.get(key_of(data, begin, end))
         return -1 if offset is None else offset
+
+    def find_elsewhere(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
+        """Partition and offset of the message with the id data[begin:end], if another partition has it."""
+        return None if self.elsewhere is None else self.elsewhere.find(data, begin, end)
 
     def is_of(self, offset: int, data: bytes, begin: int, end: int) -> bool:
         """Whether the last message, which is at `offset`, has the id data[begin:end]."""
@@ -58,6 +119,10 @@ class MessageIds:
         self._add(key_of(data, begin, end), offset)
 
     def _add(self, key: bytes, offset: int) -> None:
+        if self.elsewhere is not None and len(self._order) + len(self.elsewhere) >= self._ids_max:
+            self.elsewhere.shrink(max(0, self._ids_max - len(self._order) - 1))
+            self.forgotten += self.elsewhere.forgotten
+            self.elsewhere.forgotten = 0
         if len(self._order) >= self._ids_max:
             self._forget_first()
             self.forgotten += 1
@@ -119,6 +184,10 @@ class MessageIds:
             self._times_us.popleft()
             while self._places and self._places[0] < end:
                 self._forget_first()
+        if self.elsewhere is not None:
+            self.elsewhere.expire(before_us)
+            if not len(self.elsewhere):
+                self.elsewhere = None
 
     def _forget_first(self) -> None:
         key = self._order.popleft()

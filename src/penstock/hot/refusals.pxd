@@ -7,6 +7,7 @@ from penstock.hot.verdicts cimport Refused
 
 cdef int _UNSUPPORTED
 cdef int _BAD_SUBJECT
+cdef int _ELSEWHERE
 cdef int _KINDS
 cdef dict _ACK_ERRORS
 cdef unsigned char _NUMBER

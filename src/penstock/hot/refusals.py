@@ -10,9 +10,11 @@ no two need be alike: of those so many bodies are made and no more, and who come
 |-------------|-------------------------------------------------|
 | UNSUPPORTED | the names of its headers that are not supported |
 | BAD_SUBJECT | its subject                                     |
+| ELSEWHERE   | the partition that has it: all of these         |
 | any other   | nothing                                         |
 
-Who sent an envelope gets the same body within an ack; see `envelope_acks`.
+Who sent an envelope gets the same body within an ack; see `envelope_acks`. What is ELSEWHERE is no refusal: there it is
+acked as the first was.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from penstock.hot.verdicts import Refused
 
 _UNSUPPORTED = verdicts.UNSUPPORTED
 _BAD_SUBJECT = verdicts.BAD_SUBJECT
+_ELSEWHERE = verdicts.ELSEWHERE
 _KINDS = verdicts.LAST + 1
 _ACK_ERRORS = {
     verdicts.WRONG_SEQUENCE: envelope_acks.INCORRECT_OFFSET,
@@ -67,12 +70,18 @@ def answers(
             quoted = headers.asked_for(text, numbers[at + places.HEADERS], numbers[at + places.HEADERS + 1])
         elif one.verdict == _BAD_SUBJECT:
             quoted = group.data[numbers[at + places.SUBJECT] : numbers[at + places.SUBJECT + 1]]
+        elif one.verdict == _ELSEWHERE:
+            if one.enveloped is not None:
+                tail = envelope_acks.standing_tail(one.partition, 0, 0, False)
+                out += envelope_acks.acks(one.enveloped, ack_head, one.number - 1, 0, tail)
+                continue
+            quoted = b"%d" % one.partition
         else:
             quoted = None
         bodies = known[one.verdict]
         body = bodies.get(quoted)
         if body is None:
-            if len(bodies) >= quotes_max:
+            if len(bodies) >= quotes_max and one.verdict != _ELSEWHERE:
                 quoted = None
                 body = bodies.get(quoted)
             if body is None:

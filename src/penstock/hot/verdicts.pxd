@@ -28,6 +28,7 @@ cdef class Refused:
     cdef readonly Py_ssize_t row
     cdef readonly int verdict
     cdef readonly int64_t number
+    cdef readonly int64_t partition
     cdef readonly bint is_answered
     cdef readonly bytes enveloped
 
@@ -39,6 +40,7 @@ cdef class Sorted:
     cdef readonly Py_ssize_t other_stream
     cdef readonly Py_ssize_t reserved
     cdef readonly list duplicates
+    cdef readonly list elsewhere
     cdef readonly bint has_ids
     cdef readonly bint has_ttls
     cdef readonly bint has_rollups
@@ -60,6 +62,7 @@ cdef class Sorted:
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
     cdef int64_t _number
+    cdef int64_t _partition
 
     @cython.locals(
         group=Group,
@@ -121,9 +124,10 @@ cdef class Sorted:
 
     cdef int take_back(self, int64_t log_end) except -1
 
+    @cython.locals(others=list)
     cdef int _turn_away(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end) except -1
 
-    @cython.locals(fields=Fields, has_id=bint, expects_id=bint)
+    @cython.locals(fields=Fields, has_id=bint, expects_id=bint, place=tuple)
     cdef int _of_ids(self, bytes data, int64_t offset) except? -3
 
     @cython.locals(fields=Fields, found=int)

@@ -24,6 +24,7 @@ and handed back with the offset of the first; the id of one that becomes a row i
 | BAD_TOMBSTONE   | says that its key is gone, and has a value; or says it not |                        |
 | COMPETING       | asks what only one log can know, and chance chose this one |                        |
 | CLOSED          | came while nothing is stored                               |                        |
+| ELSEWHERE       | is a duplicate of one that another partition has           | sequence of the first  |
 
 Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
 says; its expected offset is what a sequence would say, and its own verdicts are those of `unwrap`. Who waits for acks
@@ -68,7 +69,8 @@ BAD_ROLLUP = 19
 ROLLUP_DISABLED = 20
 BAD_TOMBSTONE = 21
 COMPETING = 22
-LAST = COMPETING
+ELSEWHERE = 23
+LAST = ELSEWHERE
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -94,14 +96,16 @@ _ONE = b"1"
 class Refused:
     """One message that is not stored: its row in the group, why, and whether its reply subject is to hear it.
 
-    `enveloped` is the record of one that came in an envelope and is to hear it; see `envelope_acks`.
+    `enveloped` is the record of one that came in an envelope and is to hear it; see `envelope_acks`. `partition`: where
+    the first is, if ELSEWHERE.
     """
 
-    __slots__ = ("enveloped", "is_answered", "number", "row", "verdict")
+    __slots__ = ("enveloped", "is_answered", "number", "partition", "row", "verdict")
 
     row: int
     verdict: int
     number: int
+    partition: int
     is_answered: bool
     enveloped: bytes | None
 
@@ -109,17 +113,17 @@ class Refused:
 class Sorted:
     """What became of a group: the rows to store, who is refused, and how many are not meant for this stream.
 
-    `group` is what was looked at, without envelopes: `refused` and `duplicates` name rows of it. The latter are stored
-    already, at the offset that is their number. `has_ids`, `has_ttls`, `has_rollups`: some of the rows may have message
-    ids, times to live, others of their subject that go for them. `rollup_row`: the last for which all before it go, or
-    -1. With `needs_ids` or `needs_lasts` nothing is decided: it takes the ids of the log, or the last offsets of its
-    subjects. With `asks_older` some are refused as UNKNOWN_LAST.
+    `group` is what was looked at, without envelopes: `refused`, `duplicates`, `elsewhere` name rows of it. The latter
+    two are stored already, here at the offset that is their number, or in another partition. `has_ids`, `has_ttls`,
+    `has_rollups`: some of the rows may have message ids, times to live, others of their subject that go for them.
+    `rollup_row`: the last for which all before it go, or -1. With `needs_ids` or `needs_lasts` nothing is decided: it
+    takes the ids of the log, or the last offsets of its subjects. With `asks_older` some are refused as UNKNOWN_LAST.
     """
 
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
-                 "_opened", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes", "duplicates",
-                 "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused",
-                 "reserved", "rollup_row", "rows")  # fmt: skip
+                 "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes",
+                 "duplicates", "elsewhere", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts",
+                 "other_stream", "refused", "reserved", "rollup_row", "rows")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
@@ -144,14 +148,13 @@ class Sorted:
         self._noted = 0  # how many of the rows `lasts` has
         self.needs_lasts = self.asks_older = False
         self.duplicates: list[Refused] = []
+        self.elsewhere: list[Refused] = []
         self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
         self.allows_ttls = self.allows_rollups = self.competes = False
-        self.rollup_row = -1
         self.refused: list[Refused] = []
-        self.other_stream = 0
-        self.reserved = 0
-        self._key = self._key_end = -1  # of the row that was looked at last
-        self._number = 0  # that goes with its verdict
+        self.other_stream = self.reserved = 0
+        self.rollup_row = self._key = self._key_end = -1  # the latter two: of the row that was looked at last
+        self._number = self._partition = 0  # that go with its verdict
 
     def take(
         self,
@@ -169,7 +172,7 @@ class Sorted:
         self._fields = fields = Fields()
         text = group.data
         numbers = group.numbers
-        looks_at_subjects = is_closed or cython.compiled or not are_plain(_subjects(group))
+        looks_at_subjects = is_closed or cython.compiled or not are_plain([*map(group.subject, range(group.count))])
         for row in range(group.count):
             at = row * places.STRIDE
             subject = numbers[at + places.SUBJECT]
@@ -316,7 +319,8 @@ class Sorted:
         elif verdict == _DUPLICATE:
             self.duplicates.append(self._refused(row, verdict, reply, reply_end))
         else:
-            self.refused.append(self._refused(row, verdict, reply, reply_end))
+            others = self.elsewhere if verdict == ELSEWHERE else self.refused
+            others.append(self._refused(row, verdict, reply, reply_end))
 
     def _of_subject(self, text: bytes, row: int, offset: int) -> int:
         """Whether the last message on its subject has the sequence that the message expects; `offset` would be its own.
@@ -347,9 +351,7 @@ class Sorted:
         """Whether the message that would be at `offset` is there already, and what the one before it has for an id."""
         fields = self._fields
         has_id = fields.id >= 0 and fields.id_end > fields.id
-        expects_id = (
-            fields.last_id >= 0 and fields.last_id_end > fields.last_id
-        )  # an empty one is none, as in JetStream
+        expects_id = fields.last_id >= 0 and fields.last_id_end > fields.last_id  # an empty one is none
         if not self._tracks_ids:
             return UNTRACKED if expects_id else 0
         if self._ids is None:
@@ -358,6 +360,10 @@ class Sorted:
             self._number = self._ids.find(data, fields.id, fields.id_end)
             if self._number >= 0:
                 return _DUPLICATE
+            place = self._ids.find_elsewhere(data, fields.id, fields.id_end)
+            if place is not None:
+                self._partition, self._number = place[0], place[1] + 1
+                return ELSEWHERE
         if expects_id and not self._ids.is_of(offset - 1, data, fields.last_id, fields.last_id_end):
             return WRONG_LAST_ID
         return 0
@@ -425,6 +431,7 @@ class Sorted:
         one.row = row
         one.verdict = verdict
         one.number = self._number
+        one.partition = self._partition
         one.is_answered = reply >= 0
         one.enveloped = None
         if reply >= 0 and self._has_envelopes and self._opened.holds(row):
@@ -479,10 +486,6 @@ def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, a
     out = Sorted(group, Group(group.data), opened, None, False, None, 0)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
-
-
-def _subjects(group: Group) -> list[bytes]:
-    return [group.subject(row) for row in range(group.count)]
 
 
 def _says(text: bytes, begin: int, end: int, wanted: int) -> bool:

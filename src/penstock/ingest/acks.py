@@ -29,6 +29,7 @@ __all__ = [
     "AckError",
     "ack_tails",
     "bad_request",
+    "elsewhere_body",
     "envelope_refusals",
     "envelope_tails",
     "error_ack",
@@ -174,6 +175,11 @@ def error_body(stream: bytes, error: AckError) -> bytes:
 def numbered_body(stream: bytes, error: AckError) -> bytes:
     """The same for messages that differ in the number that stands for NUMBER; see hot.refusals."""
     return error_body(stream, error).replace(_NUMBER_JSON, b"\0")
+
+
+def elsewhere_body(stream: bytes, partition: bytes) -> bytes:
+    """The PubAck of what another partition of the stream has; NUL where the sequence of each goes."""
+    return b'{"stream":"%b","seq":\0,"duplicate":true,"partition":%b}' % (stream, partition)
 
 
 def error_acks(stream: bytes, replies: bytes, error: AckError) -> bytes:

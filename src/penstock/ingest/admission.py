@@ -122,6 +122,7 @@ class Admission(msgspec.Struct):
     errors: list[bytes] = []  # msgspec makes one for each admission
     dropped: dict[str, int] = {}
     duplicates: list[Refused] = []
+    elsewhere: int = 0  # how many are duplicates of what another partition has; they are answered already
     of: Group | None = None  # what the rows of these are counted in
     has_ids: bool = False
     flags: int = 0
@@ -162,6 +163,9 @@ def admit(
         if verdict == verdicts.UNKNOWN_LAST:
             assert lasts is not None
             return acks.error_body(rules.name, lasts.why_unknown(log_start))
+        if verdict == verdicts.ELSEWHERE:
+            assert quoted is not None
+            return acks.elsewhere_body(rules.name, quoted)
         return _body(verdict, quoted, rules)
 
     admission = _admission(group, found, rules, REFUSED, body)
@@ -184,10 +188,14 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
         out.drop(RESERVED_SUBJECT, found.reserved)
     if found.other_stream:
         out.drop(OTHER_STREAM, found.other_stream)
+    quotes_max = limits.REFUSALS_QUOTED_MAX
     if found.refused:
         out.drop(reason, len(found.refused))
-        quotes_max = limits.REFUSALS_QUOTED_MAX
         if answers := refusals.answers(found.group, found.refused, body_of, quotes_max, rules.ack_head):
+            out.errors.append(answers)
+    if found.elsewhere:
+        out.elsewhere = len(found.elsewhere)
+        if answers := refusals.answers(found.group, found.elsewhere, body_of, quotes_max, rules.ack_head):
             out.errors.append(answers)
     for message in group.too_large:  # few: they were larger than what is read at once
         _refuse_too_large(message, rules, out)

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from penstock.hot.message_ids import MessageIds
+from penstock.hot.message_ids import Elsewhere, MessageIds
 
 Found = list[tuple[int, bytes]]
 """Rows and ids of a batch, as `hot.rows.Asked` has them."""
 
+_NOBODY: Mapping[int, int] = MappingProxyType({})
+
 
 class Dedup:
-    """`failure` says why the ids could not be read; empty: they are known, or will be."""
+    """`failure` says why the ids could not be read; empty: they are known, or will be.
 
-    __slots__ = ("_ids", "_late", "_late_count", "_now_us", "failure", "ids_max", "window_us")
+    `donors` are partitions whose ids must be known as well, up to an offset of each; they follow from `marks`.
+    """
 
-    def __init__(self, window_us: int, ids_max: int, now_us: int) -> None:
+    __slots__ = (
+        "_elsewhere", "_ids", "_late", "_late_count", "_now_us", "_own", "donors", "failure", "ids_max", "marks",
+        "window_us",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        window_us: int,
+        ids_max: int,
+        now_us: int,
+        marks: tuple[object, ...] = (),
+        donors: Mapping[int, int] = _NOBODY,
+    ) -> None:
         """`now_us` is no earlier than the last timestamp of the log."""
         self.window_us = window_us
         self.ids_max = ids_max
+        self.marks = marks
+        self.donors = donors
         self.failure = ""
         self._now_us = now_us
+        self._own: MessageIds | None = None  # read, while those of donors are not here
+        self._elsewhere: Elsewhere | None = None  # the other way round
         self._ids: MessageIds | None = None
         self._late: deque[tuple[Found, int, int]] = deque()  # ids of what was appended meanwhile
         self._late_count = 0
@@ -47,10 +68,24 @@ class Dedup:
 
     def known(self, ids: MessageIds) -> None:
         """They are read."""
+        self._own = ids
+        self._settle()
+
+    def known_elsewhere(self, elsewhere: Elsewhere) -> None:
+        """So are those of the donors."""
+        self._elsewhere = elsewhere
+        self._settle()
+
+    def _settle(self) -> None:
+        ids = self._own
+        if ids is None or (self.donors and self._elsewhere is None):
+            return
         for found, base_offset, timestamp_us in self._late:
             ids.note(found, base_offset, timestamp_us)
         self._late.clear()
-        self._ids = ids
+        if self._elsewhere is not None:
+            ids.know(self._elsewhere)
+        self._ids, self._own, self._elsewhere = ids, None, None
 
     def at(self, timestamp_us: int) -> int:
         """The timestamp that a message gets which would else have this one: what is forgotten is older than that."""

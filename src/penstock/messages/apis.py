@@ -35,6 +35,8 @@ from penstock.messages.peers import (
     JoinResponse,
     MarkKeysRequest,
     MarkKeysResponse,
+    MessageIdsRequest,
+    MessageIdsResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     StopBrokerRequest,
@@ -141,6 +143,7 @@ class Api(IntEnum):
     AWAIT_STREAM = 74
     REPLICA_RANGE = 75
     MARK_KEYS = 76
+    MESSAGE_IDS = 77
 
 
 class ApiSpec(NamedTuple):
@@ -194,6 +197,7 @@ _TABLE = (
     ApiSpec(Api.AWAIT_STREAM, AwaitStreamRequest, AwaitStreamResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_RANGE, ReplicaRangeRequest, ReplicaRangeResponse, 1, 1, True),
     ApiSpec(Api.MARK_KEYS, MarkKeysRequest, MarkKeysResponse, 1, 1, True),
+    ApiSpec(Api.MESSAGE_IDS, MessageIdsRequest, MessageIdsResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -10,6 +10,8 @@ compares before it changes anything.
 | heartbeat       | every broker → metadata leader             |                                             |
 | register broker | a broker that starts → metadata leader     |                                             |
 | change isr      | a broker that leads → metadata leader      |                                             |
+| mark keys       | a broker that leads → metadata leader      |                                             |
+| message ids     | a broker that leads → another one          |                                             |
 | stop broker     | a broker that is to stop → metadata leader |                                             |
 | forward         | any broker → metadata leader               | a client's request; the answer to it, as bodies |
 | join            | a broker that is new → any                 |                                             |
@@ -37,6 +39,7 @@ from penstock.messages.fields import (
     Request,
     Response,
     StreamIdField,
+    TimestampField,
 )
 
 
@@ -178,10 +181,39 @@ class MarkKeysRequest(Request, frozen=True, kw_only=True):
     partitions: Int32Field  # how many there were once the others were added
     leader_epoch: LeaderEpochField
     end_offset: OffsetField
+    marked_us: Int64Field  # now, by the sender's clock, or when it wrote its last message
 
 
 class MarkKeysResponse(Response, frozen=True, kw_only=True):
     """It is part of what the cluster agreed on."""
+
+
+class MessageIdsRequest(Request, frozen=True, kw_only=True):
+    """Which message ids does the partition's log hold, of messages below `end_offset` and no older than `since_us`?
+
+    Its leader answers, of what is committed. `leader_epoch`: in which the sender knows it to lead, or a later one.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+    since_us: TimestampField
+    end_offset: OffsetField
+
+
+class KnownId(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message that has an id, and what the id is known by; see `hot.message_ids`."""
+
+    offset: OffsetField
+    timestamp_us: TimestampField
+    key: Annotated[bytes, msgspec.Meta(min_length=1, max_length=limits.MESSAGE_ID_KEY_BYTES_MAX)]
+
+
+class MessageIdsResponse(Response, frozen=True, kw_only=True):
+    """One page, the newest first. `end_offset`: what to ask for the next one with; None: there is no more."""
+
+    ids: Annotated[tuple[KnownId, ...], msgspec.Meta(max_length=limits.MESSAGE_IDS_PER_ANSWER_MAX)]
+    end_offset: OffsetField | None = None
 
 
 class StopBrokerRequest(Request, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
     partition: PartitionId
     leader_epoch: LeaderEpoch
     end_offset: Offset
+    marked_us: int
 
 
 class DeleteStream(_Command, frozen=True, kw_only=True, tag="delete_stream"):

@@ -116,7 +116,8 @@ def mark_keys(image: ClusterImage, index: int, command: MarkKeys) -> tuple[Clust
     known = state.marked(command.partitions).get(command.partition)
     if known is not None and not (known.leader_epoch < command.leader_epoch and command.end_offset < known.end_offset):
         return image, Outcome(stream=state)
-    now = Mark(command.partitions, PartitionId(command.partition), command.end_offset, command.leader_epoch)
+    where = command.partitions, PartitionId(command.partition), command.end_offset
+    now = Mark(*where, command.leader_epoch, command.marked_us)
     others = (one for one in state.marks if one is not known)
     marks = tuple(sorted((*others, now), key=lambda one: (one.partitions, one.partition)))
     changed = msgspec.structs.replace(state, marks=marks)

@@ -87,6 +87,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     partition: PartitionId  # that they left
     end_offset: Offset  # what it has of them comes before
     leader_epoch: LeaderEpoch  # in which all before that was committed
+    marked_us: int  # by the clock of the broker that led it, and no earlier than what it has
 
 
 class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):

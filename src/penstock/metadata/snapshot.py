@@ -184,6 +184,7 @@ def _check_grown(state: StreamState) -> None:
     for one in state.marks:
         is_sound = last < (one.partitions, one.partition) and 0 <= one.partition < donors.get(one.partitions, 0)
         is_sound &= 0 <= one.end_offset <= INT64_MAX and 0 < one.leader_epoch < _EPOCH_END
+        is_sound &= 0 <= one.marked_us <= INT64_MAX
         _expect(is_sound, f"stream {state.stream_id} with {one}")
         last = one.partitions, one.partition
 

@@ -409,6 +409,7 @@ class Administration:
             partition=request.partition,
             leader_epoch=request.leader_epoch,
             end_offset=request.end_offset,
+            marked_us=request.marked_us,
         )
         self._quorum.propose(command, marked)
 

@@ -60,7 +60,7 @@ class Desk:
         """The broker stops: tell those whose query has not begun; what runs ends soon."""
         for queue in self._waiting:
             while queue:
-                self._outbox.reply(queue.popleft().caller, error)
+                self._outbox.step.answer(queue.popleft().caller, error)
         for asked in self._running.values():
             asked.query.give_up()
 

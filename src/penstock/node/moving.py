@@ -130,6 +130,7 @@ class Moving:
                 partitions=after,
                 leader_epoch=keys.leadership.leader_epoch,
                 end_offset=Offset(end),
+                marked_us=max(now.wall_us, partition.log.last_timestamp_us),
             )
             self._ask_metadata(request, lambda _: None)  # the image tells; what is refused is asked for again
 

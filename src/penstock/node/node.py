@@ -41,6 +41,7 @@ from penstock.messages import (
     GetRequest,
     JoinResponse,
     ListOffsetsRequest,
+    MessageIdsRequest,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
     ReplicaRangeRequest,
@@ -118,6 +119,7 @@ class Node:
             administer=lambda request, done: self._cluster.link.administer(request, done),
             hurry=lambda: self._cluster.standing.hurry(),
             waits=lambda partition: self._arrivals.waits(partition.sid),
+            go_on=lambda: self._arrivals.go_on(),
             confirmed_us=lambda: self._cluster.confirmed_us,
             committed=self._grown,
             resigned=self._resigned,
@@ -170,7 +172,8 @@ class Node:
             ReportArchivedRequest: partial(self._replicas.archives.ask, self._find),
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
-            ReplicaRangeRequest: self._replica_range,
+            ReplicaRangeRequest: partial(self._replicas.repairs.serve, self._find),
+            MessageIdsRequest: partial(self._replicas.ids_elsewhere.serve, self._find),
             **self._storing.handlers,
             **self._publishing.handlers,
             **self._offsets.handlers,
@@ -210,6 +213,7 @@ class Node:
         self._questions.stop()
         self._verifying.stop()
         self._fetches.give_up(_STOPPING)
+        self._replicas.ids_elsewhere.stop()
         self._offsets.stop()
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
@@ -242,8 +246,7 @@ class Node:
             self._fetches.refuse(partition.key, _STOPPING)
         self._storing.appends.stop(_STOPPING)
         self._publishing.stop(_STOPPING)
-        self._replicas.truncations.stop(_STOPPING)
-        self._replicas.streams.confirmations.stop(_STOPPING)
+        self._replicas.stop(_STOPPING)
         self._cluster.stop(_STOPPING)
         self._listening.stop(now)
         if self._replicas.streams.are_open:
@@ -308,8 +311,9 @@ class Node:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        if not partition.ingest(group, self._now, self._outbox.step, must=must):
-            return False
+        while not partition.ingest(group, self._now, self._outbox.step, must=must):
+            if not self._replicas.ids_elsewhere.look(partition):
+                return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
         return True
@@ -459,9 +463,6 @@ class Node:
         self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)
-
-    def _replica_range(self, caller: Hashable, request: ReplicaRangeRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._replicas.repairs.serve(self._find, caller, request)
 
     def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
         self._fetches.refuse(partition.key, error)

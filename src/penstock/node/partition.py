@@ -40,6 +40,7 @@ from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
 from penstock.node.closed import why_closed
+from penstock.node.dedup import is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.keys import Keys
 from penstock.node.step import Answers, Outbox, Step
@@ -183,8 +184,8 @@ class Partition:
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
         self._rules = rules = Rules.of(stream.config, self.key.partition)
-        if (dedup := self.dedup) is not None and (dedup.window_us, dedup.ids_max) != rules.dedup:
-            self.dedup = None  # with a larger window older ones count again
+        if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
+            self.dedup = None
         assert stream.config.min_isr is not None
         self.terms = terms_of(stream.config.durability, stream.config.min_isr)
         if self.leadership is not None:
@@ -229,8 +230,7 @@ class Partition:
         self.following, self._followed = None, None
         self.leadership = leadership
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
-        self.leads = False
-        self._recovered_end = self.log.log_end
+        self.leads, self._recovered_end = False, self.log.log_end
         if leadership.committed_end > self.committed_end:
             self._commit(leadership.committed_end)
         self.log.note_committed(self.committed_end)  # the checkpoint may know of less
@@ -238,8 +238,7 @@ class Partition:
     def resign(self, step: Step) -> None:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
         self.leadership = self.keys = None
-        self.rollup_at = NO_ROLLUP
-        self.leads = False
+        self.rollup_at, self.leads = NO_ROLLUP, False
         self.dedup = self.lasts = self.producers = self.published = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
@@ -339,6 +338,8 @@ class Partition:
         self._tell_refused(refuse_all(group, self._rules, error, reason), step)
 
     def _tell_refused(self, admission: Admission, step: Step) -> None:
+        if admission.elsewhere:
+            self.counters["duplicates"] += admission.elsewhere
         if admission.dropped:
             self._count_dropped(admission.dropped)
         if admission.errors:
@@ -371,12 +372,11 @@ class Partition:
         self.impediment = ""
         if flags & MAY_HOLD_IDS and self.dedup is not None:
             self.dedup.written(timestamp_us, header.end_offset)
+        end_offset, size_bytes = header.end_offset, len(data)
         self.counters["messages_in"] += end - start
-        size_bytes = len(data)
         self.counters["bytes_in"] += size_bytes
         self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN)
         late = waiters(rows, start, end, is_early=False)
-        end_offset = header.end_offset
         leadership = self.leadership
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)

@@ -322,7 +322,9 @@ class Repairs:
 
     # What others lack
 
-    def serve(self, find: Finder, caller: Hashable, request: ReplicaRangeRequest) -> None:
+    def serve(
+        self, find: Finder, caller: Hashable, request: ReplicaRangeRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
         """Another broker's replica is damaged: give it what is committed here. RemoteError."""
         partition = find.held(request.stream_id, request.partition)
         leadership, view = partition.leadership, partition.view()

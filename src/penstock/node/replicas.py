@@ -35,6 +35,7 @@ from penstock.node.archives import Archives
 from penstock.node.chronicle import Chronicle
 from penstock.node.confirmations import ANYHOW, Awaited
 from penstock.node.following import Follows
+from penstock.node.ids_elsewhere import IdsElsewhere
 from penstock.node.in_flight import Budget
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
@@ -76,6 +77,7 @@ class Replicas:
         administer: Callable[[TruncateRequest | ReportArchivedRequest, Callable[[Response | RemoteError], None]], None],
         hurry: Callable[[], None],
         waits: Callable[[Partition], bool],
+        go_on: Callable[[], None],
         confirmed_us: Callable[[], int | None],
         committed: Callable[[Partition], None],
         resigned: Callable[[Partition], None],
@@ -116,6 +118,7 @@ class Replicas:
         self.rollups = Rollups(outbox, clock, administer)
         self.chronicle = Chronicle(settings.broker_id, outbox)
         self.moving = Moving(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
+        self.ids_elsewhere = IdsElsewhere(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
         self._log_ends = LogEnds(self.partitions, image, hurry)
         self.roles = self._new_roles(settings.broker_id, outbox)
         self.streams = self._new_streams(vfs, settings, outbox, budget)
@@ -315,6 +318,13 @@ class Replicas:
         self.leading.gone(callers)
         self.truncations.gone(callers)
         self.archives.gone(callers)
+        self.ids_elsewhere.gone(callers)
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker is about to stop: whoever waits hears so."""
+        self.truncations.stop(error)
+        self.streams.confirmations.stop(error)
+        self.ids_elsewhere.stop()
 
     def failed(self, partition: Partition) -> None:
         """Its log takes no more messages, until it is mended or the broker is started again."""
@@ -367,6 +377,7 @@ class Replicas:
         self._room.tick(now.elapsed_us)
         self.truncations.tick(now.elapsed_us)
         self.rollups.tick(now.elapsed_us)
+        self.ids_elsewhere.tick(now.elapsed_us)
         self.repairs.tick(now.elapsed_us)
         self.scrubber.tick(now.elapsed_us)
 
@@ -383,6 +394,7 @@ class Replicas:
             self._room.next_deadline_us,
             self.truncations.next_deadline_us,
             self.rollups.next_deadline_us,
+            self.ids_elsewhere.next_deadline_us,
             self.repairs.next_deadline_us,
             self.scrubber.next_deadline_us,
         )

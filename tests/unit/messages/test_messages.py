@@ -67,6 +67,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "AWAIT_STREAM": 74,
         "REPLICA_RANGE": 75,
         "MARK_KEYS": 76,
+        "MESSAGE_IDS": 77,
     }
 
 

@@ -8,12 +8,16 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
+from penstock.hot.message_ids import key_of
 from penstock.messages import (
     ChangeIsrRequest,
     HeartbeatRequest,
     IsrChange,
     IsrMember,
+    KnownId,
+    MessageIdsRequest,
+    MessageIdsResponse,
     RegisterBrokerRequest,
     Request,
     ResignedLeadership,
@@ -102,3 +106,43 @@ def test_the_largest_requests_fit() -> None:
         ),
     )
     assert all(len(msgspec.msgpack.encode(request)) < limits.REQUEST_BODY_BYTES_MAX for request in largest)
+
+
+ASKED = {"stream_id": 1, "partition": 0, "leader_epoch": 1, "since_us": -5, "end_offset": 7}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"stream_id": 0}, {"partition": -1}, {"leader_epoch": 2**32}, {"end_offset": -1}, {"end_offset": 2**63},
+        {"since_us": 2**63},
+    ],
+)  # fmt: skip
+def test_asking_for_message_ids_is_bounded(wrong: dict[str, Any]) -> None:
+    decoded(MessageIdsRequest, ASKED)
+    with pytest.raises(msgspec.ValidationError, match=next(iter(wrong))):
+        decoded(MessageIdsRequest, {**ASKED, **wrong})
+
+
+LONGEST_KEY = key_of(bytes(1_000), 0, 1_000)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [[-1, 0, b"x"]], [[0, 2**63, b"x"]], [[0, 0, b""]], [[0, 0, LONGEST_KEY + b"x"]], [[0, 0]],
+        [[0, 0, b"x"]] * (limits.MESSAGE_IDS_PER_ANSWER_MAX + 1),
+    ],
+    ids=["offset", "time", "no id", "too long", "a part", "too many"],
+)  # fmt: skip
+def test_a_page_of_message_ids_is_bounded(ids: list[Any]) -> None:
+    with pytest.raises(msgspec.ValidationError, match="ids"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"ids": ids}), type=MessageIdsResponse)
+
+
+def test_the_largest_page_of_message_ids_is_small() -> None:
+    one = KnownId(Offset(INT64_MAX), TimestampUs(INT64_MAX), LONGEST_KEY)
+    page = MessageIdsResponse(ids=(one,) * limits.MESSAGE_IDS_PER_ANSWER_MAX, end_offset=Offset(INT64_MAX))
+    raw = msgspec.msgpack.encode(page)
+    assert msgspec.msgpack.decode(raw, type=MessageIdsResponse) == page
+    assert len(raw) < 512 * limits.KIB

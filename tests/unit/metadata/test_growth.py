@@ -52,6 +52,7 @@ def mark(partitions: int, partition: int, end_offset: int, leader_epoch: int = 1
         partition=PartitionId(partition),
         leader_epoch=LeaderEpoch(leader_epoch),
         end_offset=Offset(end_offset),
+        marked_us=1_000 + end_offset,
     )
 
 
@@ -69,7 +70,8 @@ def test_partitions_are_added_behind_those_that_there_are() -> None:
     assert state.is_moving
     image = after(image, mark(5, 1, 7), mark(5, 0, 3))
     assert orders(image).marks == (
-        Mark(5, PartitionId(0), Offset(3), LeaderEpoch(1)), Mark(5, PartitionId(1), Offset(7), LeaderEpoch(1)),
+        Mark(5, PartitionId(0), Offset(3), LeaderEpoch(1), 1_003),
+        Mark(5, PartitionId(1), Offset(7), LeaderEpoch(1), 1_007),
     )  # fmt: skip
     assert not orders(image).is_moving
     image = after(image, add(5, 1))
@@ -170,8 +172,9 @@ def test_an_image_that_says_nothing_of_this_is_as_older_versions_read_it() -> No
     ("counts", "marks"),
     [
         ([3], []), ([2, 3, 2], []), ([0, 3], []), ([2, 4], []), ([3, 3], []), ([1] * 20, []),
-        ([2, 3], [[4, 0, 1, 1]]), ([2, 3], [[3, 2, 1, 1]]), ([2, 3], [[3, 0, -1, 1]]), ([2, 3], [[3, 0, 1, 0]]),
-        ([2, 3], [[3, 1, 1, 1], [3, 0, 1, 1]]), ([2, 3], [[3, 0, 1, 1], [3, 0, 1, 1]]),
+        ([2, 3], [[4, 0, 1, 1, 9]]), ([2, 3], [[3, 2, 1, 1, 9]]), ([2, 3], [[3, 0, -1, 1, 9]]),
+        ([2, 3], [[3, 0, 1, 0, 9]]), ([2, 3], [[3, 0, 1, 1, -1]]), ([2, 3], [[3, 0, 1, 1, 2**63]]),
+        ([2, 3], [[3, 1, 1, 1, 9], [3, 0, 1, 1, 9]]), ([2, 3], [[3, 0, 1, 1, 9], [3, 0, 1, 1, 9]]),
     ],
 )  # fmt: skip
 def test_a_snapshot_of_what_cannot_be_is_refused(counts: list[int], marks: list[Any]) -> None:

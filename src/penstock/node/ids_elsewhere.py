@@ -1,0 +1,309 @@
+"""What the leader of a partition that was added is told of message ids in older ones, and what it tells of its own.
+
+Rules: who leads an older partition answers, from its log, page by page, what is committed below the offset where the
+keys end that left it. The pages of one partition after the other are asked for while messages with ids wait, in this
+broker as over the wire; nothing of the window is known before all have answered. Nobody is waited for long: then the
+messages are refused, and the next one has all asked again, as where a log cannot be read (`node.dedup`).
+
+    first message with an id ─▶ own log read ─────────────────────────────╮
+                         ╰────▶ partition 0: page, page ─▶ 1: page ─▶ … ──┴─▶ known, messages go on
+
+What is held meanwhile is bounded: no more ids are kept of all partitions than of the own log, beside one partition's
+pages. Few pages are read at once, and few wait: others are refused as `overloaded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from operator import ge
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
+from penstock.batch import codec
+from penstock.batch.header import MAY_HOLD_IDS, BatchHeader
+from penstock.commitlog import LogView
+from penstock.hot.message_ids import Elsewhere
+from penstock.ingest.dedup import Dedup
+from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
+from penstock.metadata.image import ClusterImage
+from penstock.node.desk import Desk
+from penstock.node.finding import Finder
+from penstock.node.knowledge import check_knowledge
+from penstock.node.leaders import not_led
+from penstock.node.partition import Partition
+from penstock.node.peers import Peers
+from penstock.node.queries import Query, QueryGivenUpError
+from penstock.node.step import Inside, Lane, Outbox
+from penstock.node.wording import as_remote, label
+
+_WAIT_US = limits.MESSAGE_IDS_WAIT_MS * 1_000
+_STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; ask again in a moment")
+
+
+class ReadPage(Query):
+    """The ids of messages below `end` and no older than `since_us`, the newest first, as far as one answer takes them.
+
+    `end_offset`: where the next page ends; None: there is no more.
+    """
+
+    def __init__(self, view: LogView, since_us: int, end: int) -> None:
+        super().__init__(view)
+        self._since_us = since_us
+        self._end = min(end, view.log_end)
+        self._batches_seen = 0
+        self.ids: list[KnownId] = []
+        self.end_offset: int | None = None
+
+    def run(self) -> None:
+        """Read them; RemoteError corrupt_range, OSError, QueryGivenUpError."""
+        view, end = self._view, self._end
+        if end <= view.log_start:
+            return
+        start = max(view.log_start, view.offset_at(self._since_us, end=end))
+        size_bytes = 0
+        for header, data in view.batches(start, end, reverse=True, wants=self._wants):
+            if not self._is_wanted:
+                raise QueryGivenUpError
+            if not self._take(data, start):
+                self.end_offset = int(self.ids[-1].offset)
+                return
+            size_bytes += len(data)
+            is_enough = size_bytes >= limits.MESSAGE_IDS_READ_BYTES_MAX
+            if is_enough or self._batches_seen >= limits.MESSAGE_IDS_READ_BATCHES_MAX:
+                self.end_offset = header.base_offset if header.base_offset > start else None
+                return
+
+    def _wants(self, header: BatchHeader) -> bool:
+        self._batches_seen += 1
+        return bool(header.flags & MAY_HOLD_IDS) or self._batches_seen >= limits.MESSAGE_IDS_READ_BATCHES_MAX
+
+    def _take(self, data: codec.Buffer, start: int) -> bool:
+        """Whether all of the batch has its place in the answer."""
+        offsets, timestamps_us = codec.offsets(data), codec.timestamps(data)
+        for row, key in reversed(codec.check_values(data).asked().ids):
+            if start <= offsets[row] < self._end and timestamps_us[row] >= self._since_us:
+                if len(self.ids) >= limits.MESSAGE_IDS_PER_ANSWER_MAX:
+                    return False
+                self.ids.append(KnownId(Offset(offsets[row]), TimestampUs(timestamps_us[row]), key))
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class _Asking:
+    """What one partition waits for."""
+
+    partition: Partition
+    dedup: Dedup
+    left: list[tuple[int, int]]  # partitions, and below which offset what they have is not known
+    found: Elsewhere
+    request: MessageIdsRequest | None = None  # that is not answered
+    deadline_us: int = 0  # of it, elapsed
+    page: list[KnownId] = field(default_factory=list)  # of the last that is left
+    is_waited_for: bool = False  # messages wait already
+
+
+class IdsElsewhere:
+    """Those of one broker. `go_on`: messages that waited may go on."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        peers: Peers,
+        broker_id: BrokerId,
+        partitions: Mapping[PartitionKey, Partition],
+        clock: Callable[[], Now],
+        image: Callable[[], ClusterImage],
+        go_on: Callable[[], None],
+    ) -> None:
+        self._outbox = outbox
+        self._peers = peers
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._clock = clock
+        self._image = image
+        self._go_on = go_on
+        self._askings: dict[Partition, _Asking] = {}
+        self._desk = Desk(
+            outbox, running_max=limits.MESSAGE_IDS_RUNNING_MAX, waiting_max=limits.MESSAGE_IDS_WAITING_MAX
+        )
+        self._open: set[Hashable] = set()  # callers who have no answer yet
+
+    # What this broker asks
+
+    def look(self, partition: Partition) -> bool:
+        """Messages are to wait there, perhaps for ids that others have: ask for them. Whether that failed at once."""
+        dedup, asking = partition.dedup, self._askings.get(partition)
+        if dedup is None or not dedup.donors or not dedup.is_reading or (asking and asking.dedup is dedup):
+            return False
+        asking = _Asking(partition, dedup, sorted(dedup.donors.items(), reverse=True), Elsewhere(dedup.ids_max))
+        self._askings[partition] = asking
+        self._ask(asking)
+        asking.is_waited_for = True
+        return bool(dedup.failure)
+
+    def tick(self, now_us: int) -> None:
+        """Nobody is waited for any longer than that; `now_us` is elapsed time."""
+        for asking in [one for one in self._askings.values() if one.request and one.deadline_us <= now_us]:
+            self._fail(asking, f"its leader has not answered for {limits.MESSAGE_IDS_WAIT_MS / 1_000:g} s")
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do, at the latest."""
+        return min((one.deadline_us for one in self._askings.values() if one.request), default=None)
+
+    def _is_over(self, asking: _Asking) -> bool:
+        """Whether nobody waits for it: the partition is led anew, or it has other marks, or its window is another."""
+        is_over = asking.partition.dedup is not asking.dedup or bool(asking.dedup.failure)
+        if is_over:
+            self._end(asking)
+        return is_over
+
+    def _end(self, asking: _Asking) -> None:
+        asking.request = None
+        if self._askings.get(asking.partition) is asking:
+            del self._askings[asking.partition]
+
+    def _ask(self, asking: _Asking) -> None:
+        """For the next page."""
+        if self._is_over(asking):
+            return
+        if not asking.left:
+            self._end(asking)
+            asking.dedup.known_elsewhere(asking.found)
+            self._go_on()
+            return
+        number, end = asking.left[-1]
+        stream = self._image().streams.get(asking.partition.key.stream_id)  # the partition's hears of its own leaders
+        if stream is None or (state := stream.partitions[number]).leader is None:
+            self._fail(asking, "nobody leads it now")
+            return
+        request = MessageIdsRequest(
+            stream_id=asking.partition.key.stream_id,
+            partition=PartitionId(number),
+            leader_epoch=state.leader_epoch,
+            since_us=TimestampUs(asking.dedup.since_us),
+            end_offset=Offset(end),
+        )
+        asking.request = request
+        asking.deadline_us = self._clock().elapsed_us + _WAIT_US
+        answered = partial(self._answered, asking, request)
+        if state.leader == self._broker_id:
+            self._ask_here(request, answered)
+        else:
+            self._peers.send(state.leader, request, done=lambda response, _: answered(response))
+
+    def _ask_here(self, request: MessageIdsRequest, answered: Callable[[Response | RemoteError], None]) -> None:
+        partition = self._partitions.get(PartitionKey(request.stream_id, request.partition))
+        try:
+            if partition is None:
+                raise RemoteError(ErrorCode.STORAGE_FAILED, "its log cannot be used")
+            self._serve(Inside(answered), partition, request)
+        except RemoteError as error:
+            answered(error)
+
+    def _answered(self, asking: _Asking, request: MessageIdsRequest, response: Response | RemoteError) -> None:
+        if asking.request is not request or self._is_over(asking):
+            return
+        asking.request = None
+        if isinstance(response, RemoteError):
+            self._fail(asking, str(response))
+            return
+        end = request.end_offset
+        if not isinstance(response, MessageIdsResponse) or not _is_page_of(response, end):
+            self._fail(asking, "what its leader answered makes no sense")
+            return
+        asking.page += response.ids
+        if response.end_offset is not None and len(asking.page) < asking.dedup.ids_max:
+            asking.left[-1] = request.partition, response.end_offset
+            self._ask(asking)
+        else:
+            self._gather(asking)
+
+    def _gather(self, asking: _Asking) -> None:
+        """Put what one partition has to what others have; there may be many, so a thread does it."""
+        number, _ = asking.left[-1]
+        found, page = asking.found, asking.page
+
+        def run() -> None:
+            found.gather(number, [(one.offset, one.timestamp_us, one.key) for one in page])
+
+        def done(error: Exception | None) -> None:
+            assert error is None, error
+            asking.left.pop()
+            asking.page = []
+            self._ask(asking)
+
+        self._outbox.work(Lane.READ, run, done)
+
+    def _fail(self, asking: _Asking, why: str) -> None:
+        if self._is_over(asking):
+            return
+        where = label(asking.partition.stream, asking.left[-1][0])
+        asking.dedup.failure = f"the message ids that {where} has cannot be had: {why}"
+        self._end(asking)
+        if asking.is_waited_for:
+            self._go_on()
+
+    # What others ask
+
+    def serve(
+        self, find: Finder, caller: Hashable, request: MessageIdsRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """Tell the leader of a partition that was added. RemoteError as of `Finder.led`; unknown_epoch, not_yet,
+        overloaded.
+        """
+        self._serve(caller, find.led(request.stream_id, request.partition), request)
+
+    def _serve(self, caller: Hashable, partition: Partition, request: MessageIdsRequest) -> None:
+        if (refusal := not_led(self._image(), partition)) is not None:
+            raise refusal
+        if partition.leadership is None:
+            raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")
+        if request.leader_epoch > partition.leader_epoch:  # its log may lack what the next leader has committed
+            text = f"{partition.label} is led here in epoch {partition.leader_epoch}, not in {request.leader_epoch}"
+            raise RemoteError(ErrorCode.UNKNOWN_EPOCH, text)
+        check_knowledge(partition)
+        page = ReadPage(partition.view(), request.since_us, min(request.end_offset, partition.committed_end))
+
+        def done(error: Exception | None) -> None:
+            if caller not in self._open:
+                return
+            self._open.discard(caller)
+            response: Response | RemoteError
+            if isinstance(error, QueryGivenUpError):
+                response = _STOPPING
+            elif error is not None:
+                response = as_remote(error)
+            else:
+                end = None if page.end_offset is None else Offset(page.end_offset)
+                response = MessageIdsResponse(ids=tuple(page.ids), end_offset=end)
+            self._outbox.step.answer(caller, response)
+
+        self._desk.ask(caller, page, done)
+        self._open.add(caller)
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for these answers."""
+        gone = self._open.intersection(callers)
+        self._open -= gone
+        self._desk.gone(gone)
+
+    def stop(self) -> None:
+        """The broker is about to stop: no page keeps it. Twice is fine."""
+        self._desk.stop(_STOPPING)
+
+
+def _is_page_of(response: MessageIdsResponse, end: int) -> bool:
+    """Whether it begins where it was asked to, and comes nearer to the end."""
+    offsets = [one.offset for one in response.ids]
+    goes_back = all(map(ge, offsets, offsets[1:]))
+    lowest = offsets[-1] if offsets else end
+    return (
+        goes_back
+        and max(offsets, default=-1) < end
+        and (response.end_offset is None or (response.end_offset < end and response.end_offset <= lowest))
+    )
