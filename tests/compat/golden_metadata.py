@@ -15,6 +15,7 @@ from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, Partit
 from penstock.messages import IsrChange, IsrMember
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
+    AddPartitions,
     AlterStream,
     ChangeIsr,
     Command,
@@ -25,6 +26,7 @@ from penstock.metadata.commands import (
     ElectLeaders,
     FenceBroker,
     FormCluster,
+    MarkKeys,
     RecoverPartitions,
     Recovery,
     RegisterBroker,
@@ -71,6 +73,23 @@ COMMANDS: dict[str, Command] = {
         assignments=((_broker(2), _broker(1), _broker(3)), (_broker(3), _broker(2), _broker(1))),
     ),
     "alter-stream": AlterStream(stream_id=5, changes={"max_bytes": 2**40, "allow_unclean_election": True}),
+    "add-partitions": AddPartitions(
+        stream_id=StreamId(1),
+        before=2,
+        assignments=((BrokerId(2), BrokerId(3), BrokerId(1)),),
+        observers=((BrokerId(4),),),
+    ),
+    "add-partitions2": AddPartitions(
+        stream_id=StreamId(1), before=2, assignments=((BrokerId(1),), (BrokerId(2),)), range_bounds=("m", "t")
+    ),
+    "mark-keys": MarkKeys(
+        stream_id=StreamId(1),
+        partitions=3,
+        partition=PartitionId(1),
+        leader_epoch=LeaderEpoch(2),
+        end_offset=Offset(9),
+        marked_us=1_700_000_007_000_000,
+    ),
     "alter-stream2": AlterStream(stream_id=5, changes={"observers": 1}, observers=((_broker(4),), (_broker(4),))),
     "delete-stream": DeleteStream(stream_id=5),
     "form-cluster": FormCluster(cluster_id="c-7f"),
@@ -208,7 +227,31 @@ def observed_image() -> ClusterImage:
     return made
 
 
-IMAGES = (image, later_image, truncated_image, read_only_image, archived_image, observed_image)
+def grown_image() -> ClusterImage:
+    """The same, once the stream got a partition more, and one of the older ones has given up its keys."""
+    made = observed_image()
+    state = made.by_name("orders")
+    add = AddPartitions(
+        stream_id=StreamId(5),
+        before=2,
+        assignments=(state.partitions[0].replicas,),
+        observers=(state.partitions[0].observers,),
+    )
+    mark = MarkKeys(
+        stream_id=StreamId(5),
+        partitions=3,
+        partition=PartitionId(0),
+        leader_epoch=state.partitions[0].leader_epoch,
+        end_offset=Offset(900),
+        marked_us=1_700_000_007_000_000,
+    )
+    for command in (add, mark):
+        made, outcome = apply(made, made.index + 1, command)
+        assert not isinstance(outcome, Exception), outcome
+    return made
+
+
+IMAGES = (image, later_image, truncated_image, read_only_image, archived_image, observed_image, grown_image)
 """By the number in the name of their file."""
 
 

@@ -18,6 +18,7 @@ from tests.compat.golden_metadata import (
     IMAGES,
     archived_image,
     golden_bytes,
+    grown_image,
     image,
     later_image,
     observed_image,
@@ -55,6 +56,7 @@ def test_the_image_has_something_in_every_field() -> None:
     assert len(archived_image().by_name("orders").archived) == 2
     assert truncated_image().by_name("orders").truncated
     assert all(partition.observers for partition in observed_image().by_name("orders").partitions)
+    assert grown_image().by_name("orders").marks
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)
 
 

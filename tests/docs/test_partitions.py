@@ -14,11 +14,14 @@ from tests.docs.test_verify import run
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("page", "said"), [
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
         ("partitions", "{{partition(4,1)}}"),
         ("more-partitions", "2, then 4"),
         ("stream-groups", "stores jobs.>"),
-    ])
+    ],
+)
 def test_the_page_does_what_it_says(tmp_path: Path, page: str, said: str) -> None:
     text = (DOCS / f"how-to/{page}.md").read_text(encoding="utf-8")
     commands = re.findall(r"^penstock .*$", text, flags=re.MULTILINE)
