@@ -67,6 +67,19 @@ class _Seen:
                 self.count += 1
 
 
+async def _followed(client: aio.Client, stream: str, turns: int) -> dict[str, list[int]]:
+    """Each key's numbers as a reader that follows gets them."""
+    found: dict[str, list[int]] = defaultdict(list)
+    left = _KEYS
+    async for message in client.messages(stream, follow=True):
+        seen = found[message.subject if message.key is None else message.key.decode()]
+        seen.append(int(message.value or b""))
+        left -= seen[-1] == turns - 1 and turns - 1 not in seen[:-1]
+        if not left:
+            break
+    return found
+
+
 @pytest.mark.parametrize("split", ["token:2", "key"])
 async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None:
     name, turns = f"growing-{split[:3]}", 60
@@ -76,12 +89,21 @@ async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None
         grown, seen = asyncio.Event(), _Seen()
         publishing = asyncio.create_task(_publish(cluster.nats.url, subject, turns, grown, key))
         readers = [asyncio.create_task(seen.read(one, name, turns * _KEYS)) for one in (client, second)]
+        following = asyncio.create_task(_followed(client, name, turns))
+        table = await client.table(name)
         await grown.wait()
         info = await client.alter_stream(name, partitions=5)
         assert len(info.partitions) == 5
         await publishing
         async with asyncio.timeout(60):
             await asyncio.gather(*readers)
+            followed = await following
+            for one in (await client.stream(name)).partitions:
+                if one.committed_end:
+                    await table.wait_for(one.committed_end - 1, partition=int(one.partition))
+        keys = {} if key is None else {f"k{number}": str(turns - 1).encode() for number in range(_KEYS)}
+        assert {(message.key or b"").decode(): message.value for message in table} == keys
+        await table.close()
         before, after = KeyMap((2,)), KeyMap((2, 5))
         moved = 0
         for number in range(_KEYS):
@@ -92,6 +114,7 @@ async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None
             assert sorted(set(seen.places[text])) == sorted({first, last})
             assert list(dict.fromkeys(seen.turns[text])) == list(range(turns)), text  # in order; twice only if unacked
             assert seen.places[text] == sorted(seen.places[text])
+            assert list(dict.fromkeys(followed[text])) == list(range(turns))
         assert 0 < moved < _KEYS
         info = await client.stream(name)
         assert not info.is_moving
