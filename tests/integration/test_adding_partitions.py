@@ -49,12 +49,12 @@ class _Seen:
     def __init__(self) -> None:
         self.turns: dict[str, list[int]] = defaultdict(list)
         self.places: dict[str, list[int]] = defaultdict(list)
-        self.count = 0
+        self.ended: set[str] = set()  # of which the last was read
 
-    async def read(self, client: aio.Client, stream: str, enough: int) -> None:
+    async def read(self, client: aio.Client, stream: str, turns: int) -> None:
         async with client.consumer(stream, "readers", follow=True, checkpoint_interval=0.2) as consumer:
             messages = consumer.messages()
-            while self.count < enough:
+            while len(self.ended) < _KEYS:
                 try:
                     async with asyncio.timeout(0.5):
                         message = await anext(messages)
@@ -64,19 +64,21 @@ class _Seen:
                 name = message.subject if message.key is None else message.key.decode()
                 self.turns[name].append(int(message.value or b""))
                 self.places[name].append(message.partition)
-                self.count += 1
+                if self.turns[name][-1] == turns - 1:
+                    self.ended.add(name)
 
 
 async def _followed(client: aio.Client, stream: str, turns: int) -> dict[str, list[int]]:
     """Each key's numbers as a reader that follows gets them."""
     found: dict[str, list[int]] = defaultdict(list)
-    left = _KEYS
+    ended = set()
     async for message in client.messages(stream, follow=True):
-        seen = found[message.subject if message.key is None else message.key.decode()]
-        seen.append(int(message.value or b""))
-        left -= seen[-1] == turns - 1 and turns - 1 not in seen[:-1]
-        if not left:
-            break
+        name = message.subject if message.key is None else message.key.decode()
+        found[name].append(int(message.value or b""))
+        if found[name][-1] == turns - 1:
+            ended.add(name)
+            if len(ended) == _KEYS:
+                break
     return found
 
 
@@ -88,7 +90,7 @@ async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None
         await client.create_stream(name, subject.replace("k{}", "*"), partitions=2, partition_by=split, replicas=3)
         grown, seen = asyncio.Event(), _Seen()
         publishing = asyncio.create_task(_publish(cluster.nats.url, subject, turns, grown, key))
-        readers = [asyncio.create_task(seen.read(one, name, turns * _KEYS)) for one in (client, second)]
+        readers = [asyncio.create_task(seen.read(one, name, turns)) for one in (client, second)]
         following = asyncio.create_task(_followed(client, name, turns))
         table = await client.table(name)
         await grown.wait()
