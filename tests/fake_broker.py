@@ -38,6 +38,7 @@ from penstock.messages import (
     GetResponse,
     HelloRequest,
     HelloResponse,
+    KeyMark,
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
@@ -99,6 +100,24 @@ class FakeStream:
     clock_us: int = 1_000_000
     leader_epoch: int = 1
     producers: Producers = field(default_factory=known_producers)
+    added: list[FakeStream] = field(default_factory=list)  # its further partitions
+    counts: tuple[int, ...] = ()
+    key_marks: list[KeyMark] = field(default_factory=list)
+
+    @property
+    def partitions(self) -> list[FakeStream]:
+        return [self, *self.added]
+
+    def grow(self, partitions: int) -> None:
+        """Give it more; nothing is marked yet."""
+        self.counts = (*(self.counts or (len(self.partitions),)), partitions)
+        while len(self.partitions) < partitions:
+            self.added.append(FakeStream(self.stream_id, self.config))
+
+    def mark(self) -> None:
+        """What the older ones have of the keys that leave them ends here."""
+        older = self.partitions[: self.counts[-2]]
+        self.key_marks += [KeyMark(self.counts[-1], number, one.end) for number, one in enumerate(older)]
 
     def append(self, columns: Columns) -> AppendResponse:
         base, epoch = self.end, self.leader_epoch
@@ -110,10 +129,23 @@ class FakeStream:
         )
 
     def info(self) -> StreamInfo:
-        partition = PartitionInfo(
-            leader_epoch=self.leader_epoch, log_start=self.log_start, committed_end=self.end, log_end=self.end
+        partitions = tuple(
+            PartitionInfo(
+                partition=number,
+                leader_epoch=one.leader_epoch,
+                log_start=one.log_start,
+                committed_end=one.end,
+                log_end=one.end,
+            )
+            for number, one in enumerate(self.partitions)
         )
-        return StreamInfo(stream_id=self.stream_id, config=self.config, partitions=(partition,))
+        return StreamInfo(
+            stream_id=self.stream_id,
+            config=self.config,
+            partitions=partitions,
+            counts=self.counts,
+            key_marks=tuple(self.key_marks),
+        )
 
 
 class FakeBroker:
@@ -280,14 +312,14 @@ class FakeBroker:
             raise RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}")
         return self.streams[name]
 
-    def _with_id(self, stream_id: int) -> FakeStream:
+    def _with_id(self, stream_id: int, partition: int = 0) -> FakeStream:
         for stream in self.streams.values():
             if stream.stream_id == stream_id:
-                return stream
+                return stream.partitions[partition]
         raise RemoteError(ErrorCode.STREAM_CHANGED, f"there is no stream with id {stream_id}")
 
     async def _fetch(self, request: FetchRequest) -> Answer:
-        stream = self._with_id(request.stream_id)
+        stream = self._with_id(request.stream_id, request.partition)
         if request.offset < stream.log_start:
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -332,7 +364,7 @@ class FakeBroker:
         return response, raw
 
     async def _append_once(self, request: AppendOnceRequest, raw: bytes) -> Answer:
-        stream = self._with_id(request.stream_id)
+        stream = self._with_id(request.stream_id, request.partition)
         header = codec.verify(raw)
         producer = codec.Producer(request.producer_id, request.producer_epoch, request.sequence)
         place = stream.producers.find(producer, header.count, _NOW_US)
@@ -361,7 +393,7 @@ class FakeBroker:
         return response, b""
 
     async def _append(self, request: AppendRequest, raw: bytes) -> Answer:
-        stream = self._with_id(request.stream_id)
+        stream = self._with_id(request.stream_id, request.partition)
         codec.verify(raw)
         return await self._notify(self._store(stream, raw)), b""
 
@@ -386,7 +418,7 @@ class FakeBroker:
         return response
 
     def _get(self, request: GetRequest) -> Answer:
-        stream = self._with_id(request.stream_id)
+        stream = self._with_id(request.stream_id, request.partition)
         for batch in reversed(stream.batches):
             rows = codec.check_rows(batch).to_pylist()
             for row in reversed(rows):
@@ -407,7 +439,7 @@ class FakeBroker:
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "no such message")
 
     def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        stream = self._with_id(request.stream_id)
+        stream = self._with_id(request.stream_id, request.partition)
         offset, timestamp_us = stream.end, None
         if request.at == "earliest":
             offset = stream.log_start

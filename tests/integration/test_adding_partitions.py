@@ -51,12 +51,12 @@ class _Seen:
     def __init__(self) -> None:
         self.turns: dict[str, list[int]] = defaultdict(list)
         self.places: dict[str, list[int]] = defaultdict(list)
-        self.count = 0
+        self.ended: set[str] = set()  # of which the last was read
 
-    async def read(self, client: aio.Client, stream: str, enough: int) -> None:
+    async def read(self, client: aio.Client, stream: str, turns: int) -> None:
         async with client.consumer(stream, "readers", follow=True, checkpoint_interval=0.2) as consumer:
             messages = consumer.messages()
-            while self.count < enough:
+            while len(self.ended) < _KEYS:
                 try:
                     async with asyncio.timeout(0.5):
                         message = await anext(messages)
@@ -66,7 +66,22 @@ class _Seen:
                 name = message.subject if message.key is None else message.key.decode()
                 self.turns[name].append(int(message.value or b""))
                 self.places[name].append(message.partition)
-                self.count += 1
+                if self.turns[name][-1] == turns - 1:
+                    self.ended.add(name)
+
+
+async def _followed(client: aio.Client, stream: str, turns: int) -> dict[str, list[int]]:
+    """Each key's numbers as a reader that follows gets them."""
+    found: dict[str, list[int]] = defaultdict(list)
+    ended = set()
+    async for message in client.messages(stream, follow=True):
+        name = message.subject if message.key is None else message.key.decode()
+        found[name].append(int(message.value or b""))
+        if found[name][-1] == turns - 1:
+            ended.add(name)
+            if len(ended) == _KEYS:
+                break
+    return found
 
 
 @pytest.mark.parametrize("split", ["token:2", "key"])
@@ -77,13 +92,22 @@ async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None
         await client.create_stream(name, subject.replace("k{}", "*"), partitions=2, partition_by=split, replicas=3)
         grown, seen = asyncio.Event(), _Seen()
         publishing = asyncio.create_task(_publish(cluster.nats.url, subject, turns, grown, key))
-        readers = [asyncio.create_task(seen.read(one, name, turns * _KEYS)) for one in (client, second)]
+        readers = [asyncio.create_task(seen.read(one, name, turns)) for one in (client, second)]
+        following = asyncio.create_task(_followed(client, name, turns))
+        table = await client.table(name)
         await grown.wait()
         info = await client.alter_stream(name, partitions=5)
         assert len(info.partitions) == 5
         await publishing
         async with asyncio.timeout(60):
             await asyncio.gather(*readers)
+            followed = await following
+            for one in (await client.stream(name)).partitions:
+                if one.committed_end:
+                    await table.wait_for(one.committed_end - 1, partition=int(one.partition))
+        keys = {} if key is None else {f"k{number}": str(turns - 1).encode() for number in range(_KEYS)}
+        assert {(message.key or b"").decode(): message.value for message in table} == keys
+        await table.close()
         before, after = KeyMap((2,)), KeyMap((2, 5))
         moved = 0
         for number in range(_KEYS):
@@ -94,6 +118,7 @@ async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None
             assert sorted(set(seen.places[text])) == sorted({first, last})
             assert list(dict.fromkeys(seen.turns[text])) == list(range(turns)), text  # in order; twice only if unacked
             assert seen.places[text] == sorted(seen.places[text])
+            assert list(dict.fromkeys(followed[text])) == list(range(turns))
         assert 0 < moved < _KEYS
         info = await client.stream(name)
         assert not info.is_moving

@@ -248,3 +248,32 @@ async def test_members_go_on_when_their_coordinator_is_killed(tmp_path: Path) ->
                 await reading.stop()
             found = await client.groups.offsets("billing", "orders", timeout=20.0)
             assert [at.lag for at in found] == [0, 0, 0, 0]
+
+
+async def test_a_consumer_that_is_cancelled_while_partitions_change_hands_goes_on(broker: BrokerProcess) -> None:
+    """Whoever waits for the next message for a short time only cancels it anywhere."""
+    async with await broker.client() as client, asyncio.timeout(60):
+        await client.create_stream("orders", "orders", partitions=4)
+        async with client.consumer("orders", "billing", follow=True) as first:
+            assert len(first.positions) == 4
+            second = client.consumer("orders", "billing", follow=True)
+            joining = asyncio.create_task(second.open())
+            turns = 0
+            while len(second.positions) < 2:
+                turns += 1
+                for one in (first, second):
+                    if one is second and not joining.done():
+                        continue
+                    waiting = asyncio.create_task(one.take())
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    waiting.cancel()
+                    await asyncio.gather(waiting, return_exceptions=True)
+            await append(client, 4, 1)
+            for one in (first, second):
+                seen = set()
+                async for message in one.messages():
+                    seen.add(message.partition)
+                    if len(seen) == 2:
+                        break
+            await second.close()

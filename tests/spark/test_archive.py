@@ -121,6 +121,26 @@ def test_the_next_run_goes_on_and_a_group_shows_how_far_it_is(
 
 
 @needs_time
+def test_partitions_that_are_added_are_archived_from_their_beginning(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    filled(client, "added", 100, partitions=2)
+    assert run(spark, broker, "added", tmp_path).rows == 200
+
+    def told(done: BatchDone) -> None:
+        if done.number == 2:
+            raise Killed
+        client.alter_stream("added", partitions=3)
+        client.append("added", [{"value": b"new"}] * 5, partition=2)
+
+    client.append("added", [{"value": b"more"}], partition=1)
+    with pytest.raises(Killed):
+        run(spark, broker, "added", tmp_path, once=False, trigger_s=0.0, report=told)
+    assert run(spark, broker, "added", tmp_path).batches == 0
+    assert rows_of(tmp_path) == [*expected(2, 100), (1, 100), *((2, offset) for offset in range(5))]
+
+
+@needs_time
 def test_the_brokers_know_what_may_go_of_a_stream_that_is_kept_until_it_is_archived(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:

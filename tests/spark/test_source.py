@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import penstock
+from penstock.spark.batch import Task
 from penstock.spark.options import source_options
 from penstock.spark.places import Positions
 from penstock.spark.stream import StreamReader
@@ -218,6 +219,26 @@ def test_a_query_goes_on_where_it_was(
         [(p, o) for p in range(2) for o in range(1_000)] + [(1, 1_000)]
     )
     assert {one.partition: one.offset for one in client.groups.offsets("g", "goes_on")} == {0: 1_000, 1: 1_000}
+    client.alter_stream("goes_on", partitions=3)
+    client.append("goes_on", [{"value": b"new"}] * 5, partition=2)
+    assert run(spark, broker, tmp_path, "goes_on", group="g") == [(4, 5)]
+
+
+def test_partitions_that_are_added_come_with_the_next_batch(client: penstock.Client, broker: BrokerProcess) -> None:
+    filled(client, "adds", 10)
+    options = source_options({"servers": broker.client_address, "stream": "adds", "startingOffsets": "latest"})
+    reader = StreamReader(options, ("offset",))
+    begin = reader.initialOffset()
+    client.append("adds", [{"value": b"more"}])
+    first = reader.latestOffset(begin, ReadAllAvailable())
+    assert first["adds"]["offsets"] == {"0": 11}
+    client.alter_stream("adds", partitions=3)
+    client.append("adds", [{"value": b"new"}] * 5, partition=2)
+    second = reader.latestOffset(first, ReadAllAvailable())
+    assert second["adds"]["offsets"] == {"0": 11, "1": 0, "2": 5}
+    (task,) = reader.partitions(first, second)
+    assert isinstance(task, Task)
+    assert (task.piece.partition, task.piece.start, task.piece.end) == (2, 0, 5)
 
 
 @needs_time

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base import limits
 from penstock.base.errors import ConfigError
+from penstock.hot.keymap import KeyMap
 from penstock.spark import brokers, latest
 from penstock.spark.jobs import BatchDone
 from penstock.spark.lake import OvertakenError
@@ -102,6 +106,55 @@ def test_a_run_that_ends_behind_a_commit_repeats_nothing(client: penstock.Client
         keep("killed", tmp_path / "t", max_batch=10, report=die)
     assert len(rows_of(tmp_path / "t")) == 10
     assert keep("killed", tmp_path / "t", max_batch=10) == Upkeep(batches=2, rows=20, keys=30)
+
+
+def moving(before: int, after: int) -> Iterator[str]:
+    """Keys that go to a new partition when there are more."""
+    old, new = KeyMap((before,)), KeyMap((before, after))
+    names = (f"k{number}" for number in range(1_000))
+    return (name for name in names if old.partition_of(name.encode()) != new.partition_of(name.encode()))
+
+
+def test_a_new_partition_is_merged_once_the_table_has_what_the_older_ones_have_of_its_keys(
+    client: penstock.Client, keep: Any, tmp_path: Path
+) -> None:
+    client.create_stream("grown", "grown.in", partitions=2, partition_by="key")
+    key = next(moving(2, 4))
+    old, new = KeyMap((2,)).partition_of(key.encode()), KeyMap((2, 4)).partition_of(key.encode())
+    append(client, "grown", *[(f"other{number}", "1") for number in range(20)], (key, "1"), partition=old)
+    client.alter_stream("grown", partitions=4)
+    client.publish("grown.in", None, key=key)  # it is acked, so all marks are there
+    told: list[BatchDone] = []
+    assert keep("grown", tmp_path / "t", max_batch=10, report=told.append) == Upkeep(batches=4, rows=22, keys=20)
+    assert [one.rows for one in told] == [10, 10, 1, 1]
+    assert key.encode() not in rows_of(tmp_path / "t")
+    assert client.publish("grown.in", b"3", key=key).partition == new
+    assert keep("grown", tmp_path / "t", max_batch=10) == Upkeep(batches=1, rows=1, keys=21)
+    assert rows_of(tmp_path / "t")[key.encode()] == (b"3", new, 1)
+    cut = json.dumps({"grown": {str(number): 5 if number == old else -1 for number in range(4)}})
+    assert keep("grown", tmp_path / "cut", as_of=cut).keys == 6  # the rest of the older partition is never waited for
+
+
+@needs_time
+def test_partitions_that_are_added_while_a_job_runs_are_merged(
+    client: penstock.Client, keep: Any, tmp_path: Path
+) -> None:
+    client.create_stream("growing", "growing.in", partition_by="key")
+    keys = list(islice(moving(1, 3), 3))
+    append(client, "growing", *[(key, "1") for key in keys])
+
+    def grow(done: BatchDone) -> None:
+        if done.number > 1:
+            raise KilledError
+        client.alter_stream("growing", partitions=3)
+        client.publish("growing.in", b"2", key=keys[0])
+
+    with pytest.raises(KilledError):
+        keep("growing", tmp_path / "t", once=False, trigger_s=0.0, report=grow)
+    found = rows_of(tmp_path / "t")
+    assert [found[key.encode()][0] for key in keys] == [b"2", b"1", b"1"]
+    assert found[keys[0].encode()][1] > 0
+    assert keep("growing", tmp_path / "t") == Upkeep(batches=0, rows=0, keys=3)
 
 
 @needs_time
@@ -312,14 +365,24 @@ def test_a_file_is_on_the_disk_with_its_name(synced: list[Path], tmp_path: Path)
     assert synced == [file, tmp_path / "bucket=3", tmp_path]
 
 
-def test_the_latest_row_is_the_last_in_time_then_partition_then_offset() -> None:
-    def row(key: bytes, micros: int, partition: int, offset: int) -> dict[str, Any]:
-        moment = datetime.fromtimestamp(micros / 1e6, UTC)
-        return {
-            "key": key, "value": b"", "subject": "s", "partition": partition, "offset": offset, "timestamp": moment
-        }  # fmt: skip
+def _row(key: bytes, micros: int, partition: int, offset: int) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(micros / 1e6, UTC)
+    return {"key": key, "value": b"", "subject": "s", "partition": partition, "offset": offset, "timestamp": moment}
 
-    rows = [row(b"a", 5, 0, 9), row(b"a", 7, 1, 3), row(b"b", 1, 0, 4), row(b"b", 1, 0, 3), row(b"a", 7, 0, 10)]
+
+def test_the_latest_row_is_the_last_in_time_then_partition_then_offset() -> None:
+    rows = [_row(b"a", 5, 0, 9), _row(b"a", 7, 1, 3), _row(b"b", 1, 0, 4), _row(b"b", 1, 0, 3), _row(b"a", 7, 0, 10)]
     found = latest.latest(pa.Table.from_pylist(rows, schema=latest.SCHEMA)).to_pylist()
     assert {(one["key"], one["partition"], one["offset"]) for one in found} == {(b"a", 1, 3), (b"b", 0, 4)}
     assert latest.latest(latest.SCHEMA.empty_table()).num_rows == 0
+
+
+def test_the_row_of_a_partition_that_was_added_later_is_the_latest_whatever_the_clocks_say() -> None:
+    rows = [
+        _row(b"moved", 9, 1, 7), _row(b"moved", 5, 2, 0), _row(b"twice", 8, 3, 4), _row(b"twice", 2, 5, 1),
+        _row(b"in two", 6, 0, 3), _row(b"in two", 3, 1, 2), _row(b"stays", 1, 4, 8), _row(b"stays", 1, 4, 9),
+    ]  # fmt: skip
+    found = latest.latest(pa.Table.from_pylist(rows, schema=latest.SCHEMA), (2, 4, 6)).to_pylist()
+    assert {(one["key"], one["partition"], one["offset"]) for one in found} == {
+        (b"moved", 2, 0), (b"twice", 5, 1), (b"in two", 0, 3), (b"stays", 4, 9)
+    }  # fmt: skip

@@ -384,6 +384,7 @@ READ_WAIT_MS = 5_000  # one long poll of a reader at the end of the log
 READ_STALENESS_MS_DEFAULT = 10_000  # a replica that may lack more is not read from, unless the reader says otherwise
 READ_REPLICA_S = 3.0  # beyond its wait, for an answer of a replica: then its leader is asked
 READ_REPLICAS_TRIED_MAX = 2  # for one fetch, before its leader is asked
+PARTITIONS_LOOK_S = 3.0  # between two looks at whether a stream that is followed has got more partitions
 
 # Spark and lakes
 LAKE_FILE_BYTES_DEFAULT = 128 * MIB  # a file of a lake is about so large, where so much is archived at once

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
-from penstock.client import appending, archives, batches, getting, reading, truncating
+from penstock.client import added, appending, archives, batches, getting, reading, truncating
 from penstock.client.checks import require, stream_config, wanted_columns
 from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
@@ -203,8 +203,8 @@ class Client:
         Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
         for ever (or up to the offset `end`). It goes on where it was when a connection breaks or another broker leads;
         `timeout` bounds each answer, that included.
-        Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
-        rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
+        Of several partitions all are read, also those added while it follows, unless `partition` names one: in turn,
+        each in order. No batch has rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hex.
         With `where` only the messages that it lets through; a rare subject, and columns but `value`, cost less.
         `read_from` says which replicas are read from: `ReadFrom`, or one of its words; None: as the client was told.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
@@ -488,9 +488,10 @@ class Client:
         info = await self._streams.now(stream, timeout)
         link = self._link
         what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
-        return reading.Reader(
-            link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where, read_from=chosen
-        )
+        grows = follow and partition is None and end is None
+        more = added.Added(link, info, len(what), timeout).next if grows else None
+        return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where,
+            read_from=chosen, more=more)  # fmt: skip
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
         return await getting.get(self._link, self._streams, stream, which, partition, timeout)

@@ -245,8 +245,8 @@ class Client:
         Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
         for ever (or up to the offset `end`). It goes on where it was when a connection breaks or another broker leads;
         `timeout` bounds each answer, that included.
-        Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
-        rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
+        Of several partitions all are read, also those added while it follows, unless `partition` names one: in turn,
+        each in order. No batch has rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hex.
         With `where` only the messages that it lets through; a rare subject, and columns but `value`, cost less.
         `read_from` says which replicas are read from: `ReadFrom`, or one of its words; None: as the client was told.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),

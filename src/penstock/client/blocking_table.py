@@ -47,7 +47,10 @@ class Table:
         return _Changes(self._thread.run(_begun(self._table)), self._thread)
 
     def wait_for(self, offset: int, *, partition: int = 0, timeout: float = 10.0) -> None:
-        """Return once the table has what is at that offset, such as that of an ack, or is past its gap. TimedOut."""
+        """Return once the table has what is at that offset, such as that of an ack, or is past its gap. TimedOut.
+
+        A partition that was just added is waited for, too.
+        """
         self._thread.run(self._table.wait_for(offset, partition=partition, timeout=timeout))
 
     def close(self) -> None:

@@ -96,6 +96,7 @@ class Consumer:
         self._member: Member | None = None  # None: it reads the partition that its caller has named
         self._joined = ("", 0)  # as which member, in which era, it reads what it does
         self._reader: Reader | None = None
+        self._to_read: frozenset[int] | None = None  # what it was to begin with when its caller was cancelled
         self._answer: asyncio.Task[Iterator[pa.RecordBatch] | None] | None = None
         self._news: asyncio.Task[bool] | None = None  # of the member
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -157,6 +158,7 @@ class Consumer:
     async def _read(self, numbers: frozenset[int]) -> None:
         """Read these partitions from now on: those that are known from where they are."""
         assert self._info is not None
+        self._to_read = numbers
         await self._stop_reading()
         info, wanted, link = self._info, self._wanted, self._committed.link
         known = self._progress.marks()
@@ -189,6 +191,7 @@ class Consumer:
                 read_from=wanted.read_from,
             )
             self._reader = await reader.__aenter__()
+        self._to_read = None
 
     async def _plan(self, number: PartitionId, begin: Start, mark: Mark | None) -> Plan:
         assert self._info is not None
@@ -211,11 +214,13 @@ class Consumer:
         self._batches = iter(())
         answer, self._answer = self._answer, None
         reader, self._reader = self._reader, None
-        if answer is not None:
-            answer.cancel()
-            await asyncio.gather(answer, return_exceptions=True)
-        if reader is not None:
-            await reader.__aexit__()
+        try:
+            if answer is not None:
+                answer.cancel()
+                await asyncio.gather(answer, return_exceptions=True)
+        finally:
+            if reader is not None:
+                await reader.__aexit__()
 
     # Its place among the members
 
@@ -315,6 +320,8 @@ class Consumer:
             self._check_member()
             if self._is_out_of_date:
                 await self._rebalance()
+            if self._to_read is not None:
+                await self._read(self._to_read)
             if (batch := next(self._batches, None)) is not None:
                 return batch
             if self._reader is None and not await self._waits_for_more():
@@ -394,6 +401,7 @@ class Consumer:
         if news is not None:
             news.cancel()
             await asyncio.gather(news, return_exceptions=True)
+        self._to_read = None
         await self._stop_reading()
         member, self._member = self._member, None
         if member is not None:

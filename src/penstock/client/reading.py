@@ -2,8 +2,8 @@
 
 Rules: a reader sees each committed row in its range once and never one that is not committed; those of one partition in
 order, several partitions in turn, and no batch holds rows of two. While the
-caller works on one response the next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The task that fetches
-belongs to the `Reader` and ends with it. A reader that retention has overtaken is told so; it never skips silently.
+caller works on one response the next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The tasks that fetch
+belong to the `Reader` and end with it. A reader that retention has overtaken is told so; it never skips silently.
 
 Theory: an offset alone does not name a row. A log can be cut (power loss) or begin anew (a memory stream) and then be
 written up to the same offset with other rows. So each fetch also says which leader epoch wrote the row before its
@@ -75,13 +75,14 @@ _Queue = asyncio.Queue[_Fetched | BaseException | None]
 class _FetchSize:
     """How much to ask for: what the last answers' speed brings in a moment, and no more than what is wanted."""
 
-    def __init__(self, readers: int) -> None:
+    def __init__(self) -> None:
         self._bytes = limits.READ_FETCH_BYTES_FIRST
-        self._bytes_max = max(limits.READ_FETCH_BYTES_MIN, limits.READ_FETCH_BYTES_MAX // readers)
 
-    def bytes_for(self, rows: int) -> int:
-        """Of the next fetch, which wants so many rows at most."""
-        return min(self._bytes, self._bytes_max, max(limits.READ_FETCH_BYTES_MIN, rows * limits.READ_ROW_BYTES_GUESS))
+    def bytes_for(self, rows: int, readers: int) -> int:
+        """Of the next fetch, which wants so many rows at most, beside those of others."""
+        least = limits.READ_FETCH_BYTES_MIN
+        share = max(least, limits.READ_FETCH_BYTES_MAX // readers)
+        return min(self._bytes, share, max(least, rows * limits.READ_ROW_BYTES_GUESS))
 
     def took(self, seconds: float, count: int) -> None:
         """An answer of so many bytes took so long."""
@@ -213,7 +214,9 @@ class Reader:
         timeout_s: float,
         where: Filter | None = None,
         read_from: ReadFrom | None = None,
+        more: More | None = None,
     ) -> None:
+        """`more` tells what is to be read besides, whenever there is some; without it the reader ends with `what`."""
         assert what
         self._read_from = link.read_from if read_from is None else read_from
         self._link = link
@@ -224,30 +227,41 @@ class Reader:
         self._timeout_s = timeout_s
         self._queue: _Queue = asyncio.Queue(max(1, limits.PREFETCHED_FETCHES_MAX - 1))
         self._fetching: list[asyncio.Task[None]] = []
-        self._unfinished = len(what)
+        self._turns = _Turns()
+        self._unfinished = 0
+        self._more = more
+        self._is_grown = False
         self.first_partition = what[0].partition  # of which rows are that do not say
         self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # of those who sent what was handed out last
         self.covered_ends: dict[PartitionId, int] = {}  # up to where that goes, with or without rows at its end
+        self.moved = asyncio.Event()  # set with each answer; who waits for that clears it
 
     async def __aenter__(self) -> Reader:
-        turns = _Turns(len(self._what))
-        self._fetching = [
-            asyncio.create_task(
-                _fetch_ahead(
-                    self._link,
-                    one,
-                    Choice(
-                        self._link.view, PartitionKey(one.stream_id, one.partition), self._read_from, self._link.rack
-                    ),
-                    Asking(self._columns, self._where),
-                    self._queue,
-                    turns,
-                    self._timeout_s,
-                )
-            )
-            for one in self._what
-        ]
+        for one in self._what:
+            self._begin(one)
+        if self._more is not None:
+            self._fetching.append(asyncio.create_task(self._read_more(self._more)))
         return self
+
+    def _begin(self, what: Plan) -> None:
+        self._unfinished += 1
+        self._turns.add()
+        self.leader_epochs[what.partition] = what.leader_epoch
+        self.covered_ends[what.partition] = what.range.start
+        key = PartitionKey(what.stream_id, what.partition)
+        choice = Choice(self._link.view, key, self._read_from, self._link.rack)
+        asking = Asking(self._columns, self._where)
+        fetching = _fetch_ahead(self._link, what, choice, asking, self._queue, self._turns, self._timeout_s)
+        self._fetching.append(asyncio.create_task(fetching))
+
+    async def _read_more(self, more: More) -> None:
+        try:
+            while True:
+                for what in await more(self):
+                    self._is_grown = True
+                    self._begin(what)
+        except Exception as error:  # noqa: BLE001 (handed to the reader, who raises it)
+            await self._queue.put(error)
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._fetching:
@@ -256,21 +270,27 @@ class Reader:
 
     async def next_batches(self) -> Iterator[pa.RecordBatch] | None:
         """The batches of the next response, or None at the end. The iterator raises CorruptionError for damage."""
-        while (item := await self._queue.get()) is None:
-            self._unfinished -= 1
-            if not self._unfinished:
-                return None
-        if isinstance(item, BaseException):
-            raise item
-        self.leader_epochs[item.what.partition] = item.response.leader_epoch
-        self.covered_ends[item.what.partition] = min(item.response.end_offset, item.what.range.end)
-        return self._batches(item)
+        while True:
+            item = await self._queue.get()
+            if item is None:
+                self._unfinished -= 1
+                if not self._unfinished:
+                    return None
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            self.leader_epochs[item.what.partition] = item.response.leader_epoch
+            self.covered_ends[item.what.partition] = min(item.response.end_offset, item.what.range.end)
+            self.moved.set()
+            if item.raw:
+                return self._batches(item)
 
     def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         what = fetched.what
         for batch in self._wanted_rows(fetched):
             selected = batch if self._columns is None else batch.select(self._columns)
-            yield batches.of_partition(selected, what.partition) if what.is_one_of_several else selected
+            is_told = what.is_one_of_several or self._is_grown
+            yield batches.of_partition(selected, what.partition) if is_told else selected
 
     def _wanted_rows(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         what, offset, response, raw, asked, asking = fetched
@@ -304,6 +324,9 @@ async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iter
             yield found
 
 
+More = Callable[[Reader], Awaitable[Sequence[Plan]]]
+
+
 class _Turns:
     """Whose turn it is to fetch, of the partitions that are read at once: few have an answer on its way or waiting.
 
@@ -311,11 +334,22 @@ class _Turns:
     whoever has waited longest: no partition is passed over.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        at_once = min(count, limits.READ_PARTITIONS_AT_ONCE_MAX)
-        self.turn = asyncio.Semaphore(at_once)
-        self.wait_ms = limits.READ_WAIT_MS * at_once // count  # at the end of one log others must not wait for long
+    def __init__(self) -> None:
+        self._count = 0
+        self.at_once = 0
+        self.turn = asyncio.Semaphore(0)
+
+    def add(self) -> None:
+        """One partition more."""
+        self._count += 1
+        if self.at_once < limits.READ_PARTITIONS_AT_ONCE_MAX:
+            self.at_once += 1
+            self.turn.release()
+
+    @property
+    def wait_ms(self) -> int:
+        """Of a long poll: at the end of one log others must not wait for long."""
+        return limits.READ_WAIT_MS * self.at_once // self._count
 
 
 async def _fetch_ahead(
@@ -325,19 +359,19 @@ async def _fetch_ahead(
         clock = asyncio.get_running_loop()
         offset, end = what.range
         leader_epoch = what.leader_epoch
-        size = _FetchSize(min(turns.count, limits.READ_PARTITIONS_AT_ONCE_MAX))
+        size = _FetchSize()
         progress_s = clock.time()
         while offset < end:
             async with turns.turn:
                 asked_s = clock.time()
-                place = _Place(offset, leader_epoch, size.bytes_for(end - offset), turns.wait_ms)
+                place = _Place(offset, leader_epoch, size.bytes_for(end - offset, turns.at_once), turns.wait_ms)
                 response, raw, asked = await _fetch(link, what, choice, asking, place, timeout_s)
                 now_s = clock.time()
                 size.took(now_s - asked_s, len(raw))
-                if raw:
-                    await queue.put(_Fetched(what, offset, response, raw, asked, asking))
-                elif asked is not None:
+                if not raw and asked is not None:
                     asking.matched(0, response.end_offset - offset)
+                if raw or response.end_offset > offset:
+                    await queue.put(_Fetched(what, offset, response, raw, asked, asking))
             if response.end_offset > offset:
                 leader_epoch = response.leader_epoch
                 if asked is not None and response.last_epoch is not None:

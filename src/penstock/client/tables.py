@@ -5,7 +5,9 @@ it was asked for, as far as compaction has left it. A tombstone takes its key ou
 over. Of each batch the latest row of each key is found by Arrow, and only those become objects. What a reader of
 changes has not taken yet is kept by key, the latest of each: so whoever reads slowly misses what was overwritten, and
 holds no more than the table.
-Where a key is in several partitions, which publishers with keys avoid, the row that was read last counts.
+Partitions that the stream gets are followed, too, each once the older ones are read up to where the keys that left them
+end (`client.added`): so the row of a key that was read last is the latest. Where a key is in several partitions for
+other reasons, which publishers with keys avoid, the row that was read last counts all the same.
 
 | what happens                                      | the table                                                      |
 |---------------------------------------------------|----------------------------------------------------------------|
@@ -29,6 +31,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.client import batches, reading
+from penstock.client.added import Added, readable
 from penstock.client.batches import Range
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link import Link
@@ -51,6 +54,7 @@ class Table:
         self._latest: dict[bytes, Message] = {}
         self._ends: dict[PartitionId, int] = {}  # up to where all rows that are there were taken, by partition
         self._epochs: dict[PartitionId, LeaderEpoch] = {}  # of the leaders who said so
+        self._is_whole = True  # made of all partitions, also those that are added
         self._moved = asyncio.Event()  # replaced each time
         self._readers: weakref.WeakSet[Changes] = weakref.WeakSet()
         self._failure: Exception | None = None
@@ -60,13 +64,16 @@ class Table:
     async def load(self, info: StreamInfo, partition: int | None) -> Table:
         """Read all that is there, and begin to follow; `timeout_s` bounds each answer."""
         numbers = [reading.partition_number(info, partition)]
-        if partition is None and len(info.partitions) > 1:
+        self._is_whole = partition is None
+        if self._is_whole and len(info.partitions) > 1:
             numbers = [one.partition for one in info.partitions]
         there: dict[PartitionId, int] = {}
-        for number in numbers:
+        for at, number in enumerate(numbers):
             found = await reading.find_place(self._link, info.stream_id, number, EARLIEST, self._timeout_s)
-            self._ends[number], self._epochs[number] = found.offset, found.leader_epoch
-            there[number] = found.committed_end
+            if not self._is_whole or at < max(1, readable(info, {})):
+                self._ends[number], self._epochs[number] = found.offset, found.leader_epoch
+            if found.offset < found.committed_end:
+                there[number] = found.committed_end
         self._following = asyncio.create_task(self._follow(info))
         try:
             for number, end in there.items():
@@ -105,7 +112,10 @@ class Table:
         return made
 
     async def wait_for(self, offset: int, *, partition: int = 0, timeout: float = 10.0) -> None:
-        """Return once the table has what is at that offset, such as that of an ack, or is past its gap. TimedOut."""
+        """Return once the table has what is at that offset, such as that of an ack, or is past its gap. TimedOut.
+
+        A partition that was just added is waited for, too.
+        """
         try:
             async with asyncio.timeout(timeout):
                 await self._until(PartitionId(partition), offset + 1)
@@ -156,9 +166,9 @@ class Table:
         moved.set()
 
     async def _until(self, partition: PartitionId, end: int) -> None:
-        if partition not in self._ends:
+        if partition not in self._ends and not (self._is_whole and partition >= 0):
             raise ValueError(f"the table is not made of partition {partition}")
-        while self._ends[partition] < end:
+        while self._ends.get(partition, 0) < end:
             self._check()
             if self._is_closed:
                 raise OperationalError("the table is closed")
@@ -184,12 +194,14 @@ class Table:
             for number, end in self._ends.items()
         ]
         rows_max = limits.READ_BATCH_ROWS_DEFAULT
-        reader = Reader(self._link, what, batch_rows_max=rows_max, columns=None, timeout_s=self._timeout_s)
+        more = Added(self._link, info, len(what), self._timeout_s).next if self._is_whole else None
+        reader = Reader(self._link, what, batch_rows_max=rows_max, columns=None, timeout_s=self._timeout_s, more=more)
         async with reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     self._take(batch, reader.leader_epochs)
                 self._ends.update(reader.covered_ends)  # the last rows may be gone
+                self._epochs.update(reader.leader_epochs)
                 self._wake()
 
     def _take(self, batch: pa.RecordBatch, epochs: dict[PartitionId, LeaderEpoch]) -> None:

@@ -102,9 +102,10 @@ def archive(
 
     `format`: "parquet", "delta" or "iceberg". `once`: end when all is archived that is there now; else go on until
     interrupted, with a batch every `trigger_s` seconds at most, of `min_batch` messages at least, unless those wait for
-    `max_delay_s`; streams that come to match are archived from their beginning. A batch is of `max_batch` messages at
-    most, files of about `file_bytes`. The group `archive-NAME` shows how far it is; the first run fixes `name`, up to
-    64 letters, digits, `.`, `-` and `_`, and makes one of the folder's name and an id, if none is given.
+    `max_delay_s`; streams that come to match, and partitions that are added, are archived from their beginning. A batch
+    is of `max_batch` messages at most, files of about `file_bytes`. The group `archive-NAME` shows how far it is; the
+    first run fixes `name`, up to 64 letters, digits, `.`, `-` and `_`, and makes one of the folder's name and an id, if
+    none is given.
 
     `decode`: "json" or "avro" adds the column `data`, a struct that the value was decoded to. `schema` is DDL for JSON
     (not given: inferred from the first messages), an Avro schema for Avro; the first run fixes both. Values that cannot

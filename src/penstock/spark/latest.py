@@ -7,6 +7,8 @@ Everything a task is told is plain data. Nothing is done row by row in Python.
 
 Which row of a key is the latest: the one with the highest (timestamp, partition, offset). Timestamps never decrease
 within a partition, so where all messages of a key are in one partition, that is the one with the highest offset.
+Of a stream that got more partitions, keys only ever moved to those that were added: a row there is later than any in
+those that were there before, whatever the clocks of their leaders say.
 """
 
 from __future__ import annotations
@@ -56,16 +58,18 @@ _ROW_GROUP_ROWS = 131_072
 
 
 class Rewriting(NamedTuple):
-    """What the tasks of a batch are told: where the table is, and the files of each bucket."""
+    """What the tasks of a batch are told: where the table is, the files of each bucket, and of `latest` the counts."""
 
     root: str
     files: tuple[tuple[int, tuple[str, ...]], ...]
+    counts: tuple[int, ...] = ()
 
 
 class Gathered:
-    """Rows, of which only the latest of each key are kept once there are too many."""
+    """Rows, of which only the latest of each key are kept once there are too many. `counts` as in `latest`."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: tuple[int, ...]) -> None:
+        self._counts = counts
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._bytes_kept = 0
@@ -82,17 +86,20 @@ class Gathered:
 
     def shrink(self) -> pa.Table:
         """Keep the latest rows, and give them."""
-        rows = latest(pa.Table.from_batches(self._waiting, SCHEMA))
+        rows = latest(pa.Table.from_batches(self._waiting, SCHEMA), self._counts)
         self._waiting = rows.to_batches()
         self._bytes = self._bytes_kept = rows.nbytes
         return rows
 
 
 def read_latest(
-    tasks: Sequence[Sequence[Piece]], how: fetching.Fetching, numbers: Iterable[pa.RecordBatch]
+    tasks: Sequence[Sequence[Piece]],
+    how: fetching.Fetching,
+    counts: tuple[int, ...],
+    numbers: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """The latest row of each key in the ranges that a task's number names, or in large parts of them."""
-    gathered = Gathered()
+    gathered = Gathered(counts)
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             for piece in tasks[number]:
@@ -100,7 +107,7 @@ def read_latest(
                     gathered.add(rows.filter(pc.is_valid(rows.column("key"))))
                     if gathered.is_full and gathered.shrink().nbytes > limits.TABLE_BYTES_WAITING_MAX // 2:
                         yield from _pieces(gathered)
-                        gathered = Gathered()
+                        gathered = Gathered(counts)
     yield from _pieces(gathered)
 
 
@@ -115,13 +122,13 @@ def rewrite(what: Rewriting, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         numbers, rows = batch.column(BUCKET), batch.select(COLUMNS)
         found = pc.unique(numbers).to_pylist()  # one, as a rule: Spark brings each to a task of its own
         for bucket in found:
-            gathered = buckets.setdefault(bucket, Gathered())
+            gathered = buckets.setdefault(bucket, Gathered(what.counts))
             gathered.add(rows if len(found) == 1 else rows.filter(pc.equal(numbers, bucket)))
             if gathered.is_full:
                 gathered.shrink()
     files = dict(what.files)
     for bucket in sorted(buckets):
-        written = _rewrite_one(Path(what.root), bucket, files.get(bucket, ()), buckets.pop(bucket).shrink())
+        written = _rewrite_one(what, bucket, files.get(bucket, ()), buckets.pop(bucket).shrink())
         if written is not None:
             yield pa.RecordBatch.from_pylist([written], schema=_WRITTEN)
 
@@ -136,11 +143,12 @@ def _read(file: Path) -> pa.Table:
         raise CorruptionError(str(file), 0, "a Parquet file of a table", str(error)[:200]) from None
 
 
-def _rewrite_one(root: Path, bucket: int, files: tuple[str, ...], updates: pa.Table) -> dict[str, Any] | None:
+def _rewrite_one(what: Rewriting, bucket: int, files: tuple[str, ...], updates: pa.Table) -> dict[str, Any] | None:
+    root = Path(what.root)
     current = [_read(root / path) for path in files]
     there = sum(one.num_rows for one in current)
     together = pa.concat_tables([*current, updates])
-    chosen = latest_indices(together)
+    chosen = latest_indices(together, what.counts)
     if not np.any(chosen >= there):
         return None  # nothing of it is newer than what is there
     rows = together.take(pa.array(chosen))
@@ -187,14 +195,17 @@ def _stats(rows: pa.Table) -> str:
     )
 
 
-def latest(rows: pa.Table) -> pa.Table:
-    """The latest row of each key; tombstones, too."""
-    return rows.take(pa.array(latest_indices(rows)))
+def latest(rows: pa.Table, counts: tuple[int, ...] = ()) -> pa.Table:
+    """The latest row of each key; tombstones, too.
+
+    `counts`: how many partitions the stream had, one after the other, if keys have moved to those that were added.
+    """
+    return rows.take(pa.array(latest_indices(rows, counts)))
 
 
-def latest_indices(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+def latest_indices(rows: pa.Table, counts: tuple[int, ...] = ()) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where in `rows` the latest row of each key is."""
-    order = _order(rows)
+    order = _order(rows, counts)
     keys = rows.select(["key"])
     if order is None:
         ranks = np.arange(rows.num_rows, dtype=np.int64)
@@ -206,7 +217,7 @@ def latest_indices(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     return found if order is None else order[found]
 
 
-def _order(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+def _order(rows: pa.Table, counts: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """The rows from the earliest to the latest; None: they lie so already."""
     partitions, offsets = rows.column("partition").to_numpy(), rows.column("offset").to_numpy()
     if not len(offsets):
@@ -216,5 +227,6 @@ def _order(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]] | None:
             return None
         return np.argsort(offsets, kind="stable")
     times = rows.column("timestamp").cast(pa.int64()).to_numpy()
-    order: np.ndarray[Any, np.dtype[np.int64]] = np.lexsort((offsets, partitions, times))
+    added = np.searchsorted(counts, partitions, side="right")  # with which of the times that it got more
+    order: np.ndarray[Any, np.dtype[np.int64]] = np.lexsort((offsets, partitions, times, added))
     return order

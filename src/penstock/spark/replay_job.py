@@ -4,7 +4,8 @@ Rules: an archive's files are those that its table names: what a killed run has 
 is to be replayed is planned once and noted before anything is written: from which to which offset of each
 partition, in how many batches. A batch is written under the replay's id and its own number, by which the stream's
 leaders know it (`sink`); so a run that was killed, wherever, is begun again by the same call, and writes nothing twice.
-Rows of one partition of the archive are written in the order of their offsets, so the order of a key stays.
+Rows of one partition of the archive are written in the order of their offsets, so the order of a key stays, unless it
+moved to a partition that was added, and there are several batches: each has a part of every partition.
 
 | note (`replay.json`)  | what it says                                                                         |
 |-----------------------|--------------------------------------------------------------------------------------|
@@ -107,7 +108,8 @@ def replay(
 
     `path` has Parquet files, or is a Delta table, with the columns `value`, `partition`, `offset`, and, if there are
     such, `key`, `subject`, `headers`, `topic`, `timestamp`; `where` is a condition in SQL on any of them. A key decides
-    the partition of the stream, as always; rows of one key keep their order. `subject`: in place of the rows' own.
+    the partition of the stream, as always; rows of one key keep their order, in one batch also if it moved to a
+    partition that was added. `subject`: in place of the rows' own.
     `rate`: at most so many messages a second, on the average of some seconds; a batch is of `max_batch` at most.
     What is replayed is what is there when the first run begins; one that follows the end goes on with what came since.
     `checkpoint` is the folder of the note how far it is: if not given, inside of `path`, named as the stream.

@@ -2,7 +2,8 @@
 
 Rules: Spark keeps the offsets, in its checkpoint, and plans a batch again as it was planned before. `latestOffset`
 waits for messages rather than to be asked twenty times a second. What a query has done is also committed as a group, so
-that whoever looks at the brokers sees how far it is; nothing depends on it.
+that whoever looks at the brokers sees how far it is; nothing depends on it. A partition that was added is read from its
+beginning, with the next batch; what is in one batch has no order across partitions.
 
 | Spark asks                      | answered with                                                                   |
 |---------------------------------|---------------------------------------------------------------------------------|
@@ -202,12 +203,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._available
         chosen = self._choose()
         streams = self._streams_now(chosen.stream_ids)
-        if any(streams[name].stream_id != number for name, number in chosen.stream_ids.items() if name in streams):
+        if any(_is_another(info, chosen.streams[name]) for name, info in streams.items()):
             chosen = self._choose(now=True)
         ends = {}
         for key in chosen.keys:
-            if key.stream not in streams:
-                continue
+            if key.stream not in streams or key.partition >= len(streams[key.stream].partitions):
+                continue  # it is gone, or was added since
             one = streams[key.stream].partitions[key.partition]
             if one.committed_end is not None:  # else its leader does not answer: nothing is new there
                 ends[key] = Position(int(one.committed_end), int(one.leader_epoch))
@@ -307,6 +308,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._chosen = choose(self._client(), selection, timeout_s, may_lack=may_lack)
             self._chosen_s = time.monotonic()
         return self._chosen
+
+
+def _is_another(info: StreamInfo, known: StreamInfo) -> bool:
+    """Whether it is not the stream that was chosen, or has other partitions by now."""
+    return info.stream_id != known.stream_id or len(info.partitions) != len(known.partitions)
 
 
 def _first(begin: Positions, finish: Positions, key: Key) -> Position:

@@ -3,7 +3,8 @@
 Rules: the table says how far it goes, in the commit that changes it: Delta keeps the end of each partition beside the
 rows, and the leader epoch in which that was told. Whatever is killed, whenever: the next run asks the table, and goes
 on, unless the log lost what the table has: no merge takes that out. Spark's checkpoints have no part in it.
-A tombstone takes its key out; messages without a key are passed over.
+A tombstone takes its key out; messages without a key are passed over. A partition that was added is begun once the
+table has what the older ones have of the keys that left them: so no older message comes behind a tombstone there.
 
 Theory: a merge that rewrites the files it touches, as Delta's own MERGE. But each bucket of keys is merged by the task
 that has all that is new in it: so all cores take part, and the driver holds nothing but names.
@@ -31,8 +32,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace as replaced
+
 from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
+from penstock.base.ids import Offset, PartitionId
+from penstock.base.partitioning import PartitionBy
+from penstock.client.added import readable
 from penstock.client.blocking import Client
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
@@ -119,8 +125,8 @@ def table(
     `buckets`: how many files a new table has, and so how many tasks merge at once; each task holds all of its file in
     memory. It stays as it was when the table was made.
 
-    Where messages of a key are in several partitions, an older one of another partition than its tombstone's can come
-    back: the table keeps no tombstones. Publishers with keys, and no change of the number of partitions, see to that.
+    Keys that move to partitions that were added stay in order. Where publishers put messages of one key into several
+    partitions themselves, an older one of another partition than its tombstone's can come back: the table keeps none.
 
     With `as_of`, the table as it was: of the messages before that offset, where the stream has one partition, or of
     those stored before that time (`2026-11-20T10:00:00Z`, or milliseconds since 1970 as text). It is computed from the
@@ -209,7 +215,10 @@ class _Job:
         pace = Pace(plan.trigger_s, 1, 0.0)
         batches = rows = 0
         while True:
+            self._info = self._stream()
             ends = until or self._log_ends()
+            begins = self._with_added(begins, ends)
+            ends = {key: end for key, end in ends.items() if key in begins}
             begins = self._agreed(begins, ends)
             waiting = {key: max(0, end.offset - begins[key].offset) for key, end in ends.items()}
             count = sum(waiting.values())
@@ -257,9 +266,25 @@ class _Job:
         """How far each partition can be read; one whose leader does not answer is left out."""
         return {
             Key(self._info.name, int(one.partition)): Position(int(one.committed_end), int(one.leader_epoch))
-            for one in self._stream().partitions
+            for one in self._info.partitions
             if one.committed_end is not None
         }
+
+    def _with_added(self, begins: dict[Key, Position], ends: Mapping[Key, Position]) -> dict[Key, Position]:
+        """Also where those that were added begin, once they can be merged."""
+        info = _marked_within(self._info, ends) if self._plan.as_of else self._info
+        while new := [key for key in self._ready(info, begins) if key in ends and key not in begins]:
+            begins = begins | self._earliest(new)
+        return begins
+
+    @staticmethod
+    def _ready(info: StreamInfo, begins: Mapping[Key, Position]) -> list[Key]:
+        count = readable(info, {PartitionId(key.partition): at.offset for key, at in begins.items()})
+        return _keys_of(info)[:count]
+
+    def _earliest(self, keys: Sequence[Key]) -> dict[Key, Position]:
+        chosen = Chosen({self._info.name: self._info}, tuple(keys))
+        return find(self._client(), chosen, Earliest(), self._plan.source)
 
     def _agreed(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> dict[Key, Position]:
         """Where the table ends, in the words of who leads now. DataLossError: the log has lost what the table holds."""
@@ -318,13 +343,13 @@ class _Job:
         return found
 
     def _begins(self) -> dict[Key, Position]:
-        """Where each partition goes on: where the table ends, or where the log begins."""
-        starts = find(self._client(), self._chosen, Earliest(), self._plan.source)
-        return starts | self._ends(self._open())
+        """Where each partition goes on: where the table ends, or the log begins; without those that were added."""
+        ends = self._ends(self._open())
+        return self._earliest([key for key in self._ready(self._info, {}) if key not in ends]) | ends
 
     def _ends(self, found: DeltaTable) -> dict[Key, Position]:
         out = {}
-        for key in self._chosen.keys:
+        for key in _keys_of(self._info):
             end = found.transaction_version(self._name(key))
             if end is not None:
                 out[key] = Position(end, found.transaction_version(self._name(key) + _EPOCH) or 0)
@@ -343,16 +368,18 @@ class _Job:
 
         tasks = self._tasks(begins, ends)
         found = self._open()
-        if any(begins[key].offset != end.offset for key, end in self._ends(found).items()):
+        if any(key not in begins or begins[key].offset != end.offset for key, end in self._ends(found).items()):
             raise OvertakenError(f"{self._plan.root}: another job has changed the table")
         source = self._plan.source
         how = fetching.Fetching(source.servers, latest.COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
         self._warn_of_large(found)
-        what = latest.Rewriting(str(self._plan.root), _files(found))
+        by_group = self._info.config.split.how is PartitionBy.GROUP  # then no key has a place
+        counts = () if by_group else self._info.counts
+        what = latest.Rewriting(str(self._plan.root), _files(found), counts)
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
         bucket = f.pmod(f.xxhash64(f.col("key")), f.lit(self._about.buckets)).cast("int")
         with without_pandas_warning():
-            new = numbers.mapInArrow(functools.partial(latest.read_latest, tasks, how), latest.DDL)
+            new = numbers.mapInArrow(functools.partial(latest.read_latest, tasks, how, counts), latest.DDL)
             placed = new.withColumn(latest.BUCKET, bucket).repartitionById(self._about.buckets, f.col(latest.BUCKET))
             written = placed.mapInArrow(functools.partial(latest.rewrite, what), latest.WRITTEN_DDL).collect()
         self._commit(found, written, ends)
@@ -376,7 +403,7 @@ class _Job:
             piece = piece_of(info, key, begins[key], end, fail=self._plan.source.fail_on_data_loss)
             pieces += [piece] if piece else []
         wanted = 2 * self._spark.sparkContext.defaultParallelism
-        found = cut(pieces, row_bytes(self._chosen), wanted, None)
+        found = cut(pieces, row_bytes(Chosen({info.name: info}, ())), wanted, None)
         return _shared(found, wanted) or [[]]
 
     def _commit(self, found: DeltaTable, written: Sequence[Any], ends: Mapping[Key, Position]) -> None:
@@ -420,6 +447,19 @@ class _Job:
             )
         except PenstockError as error:
             _log.warning("group %s does not show how far the table is: %s", name, error)
+
+
+def _keys_of(info: StreamInfo) -> list[Key]:
+    return [Key(info.name, int(one.partition)) for one in info.partitions]
+
+
+def _marked_within(info: StreamInfo, ends: Mapping[Key, Position]) -> StreamInfo:
+    """The same, where nothing behind these ends is ever merged: what older partitions have there is not waited for."""
+    marks = []
+    for one in info.key_marks:
+        end = ends.get(Key(info.name, int(one.partition)))
+        marks.append(one if end is None else replaced(one, end_offset=Offset(min(one.end_offset, end.offset))))
+    return replaced(info, key_marks=tuple(marks))
 
 
 def _shared(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:

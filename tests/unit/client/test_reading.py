@@ -13,6 +13,8 @@ from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.batch import codec
+from penstock.client import batches
+from penstock.client.filters import Filter
 from penstock.client.reading import _FetchSize
 from penstock.messages import (
     FetchRequest,
@@ -117,10 +119,10 @@ async def test_a_short_range_is_asked_for_in_few_bytes(broker: FakeBroker, clien
     ],
 )
 def test_so_much_is_asked_for_as_comes_in_a_moment(bytes_per_s: float, asked: int) -> None:
-    size = _FetchSize(1)
+    size = _FetchSize()
     size.took(1_000_000 / bytes_per_s, 1_000_000)
-    assert size.bytes_for(2**63) == pytest.approx(asked, rel=0.01)
-    assert size.bytes_for(1) == limits.READ_FETCH_BYTES_MIN
+    assert size.bytes_for(2**63, 1) == pytest.approx(asked, rel=0.01)
+    assert size.bytes_for(1, 1) == limits.READ_FETCH_BYTES_MIN
 
 
 async def test_batches_beyond_the_committed_end_are_damage(broker: FakeBroker, client: aio.Client) -> None:
@@ -278,3 +280,140 @@ async def test_a_broker_that_answers_at_once_with_nothing_is_not_asked_in_a_stor
         with pytest.raises(penstock.TimedOut, match="nothing from offset 0"):
             await offsets_read(client, timeout=0.35)
     assert 2 <= len(epochs_asked(broker)) <= 5
+
+
+# Partitions that are added
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_LOOK_S", 0.01)
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_who_follows_reads_partitions_that_are_added_in_the_order_of_keys(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream = broker.create("a")
+    stream.append(columns(b"0"))
+    async with asyncio.timeout(30):
+        reading = client.messages("a", follow=True)
+        assert await anext(reading) == await client.get("a", 0)
+        stream.grow(3)
+        stream.append(columns(b"1"))
+        stream.mark()
+        for number, one in enumerate(stream.added, 2):
+            one.append(columns(b"%d" % number, b"%d" % number))
+        async with broker.appended:
+            broker.appended.notify_all()
+        found = [await anext(reading) for _ in range(5)]
+        assert (found[0].partition, found[0].offset) == (0, 1)
+        assert sorted((one.partition, one.offset, one.value) for one in found[1:]) == [
+            (1, 0, b"2"), (1, 1, b"2"), (2, 0, b"3"), (2, 1, b"3")
+        ]  # fmt: skip
+        stream.grow(4)
+        stream.mark()
+        await broker.append(stream.added[2], columns(b"4"))
+        assert (await anext(reading)).partition == 3
+        await broker.append(stream, columns(b"5"))
+        assert (await anext(reading)).offset == 2
+        await reading.aclose()
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_batches_say_which_partition_once_there_are_several(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(b"0"))
+    async with asyncio.timeout(30):
+        reading = client.read("a", follow=True)
+        said = [batches.partition_of(await anext(reading))]
+        stream.grow(2)
+        stream.mark()
+        await broker.append(stream.added[0], columns(b"1"))
+        said.append(batches.partition_of(await anext(reading)))
+        await broker.append(stream, columns(b"2"))
+        said.append(batches.partition_of(await anext(reading)))
+        await reading.aclose()
+    assert said == [None, 1, 0]
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_a_new_partition_is_read_though_the_filter_lets_nothing_through_of_the_older_one(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream = broker.create("a", ">")
+    stream.append(columns(b"0", subject=b"c"))
+    stream.append(columns(b"1", b"1", b"1", subject=b"b"))
+    async with asyncio.timeout(30):
+        reading = client.messages("a", follow=True, where=Filter(subject="c"))
+        assert (await anext(reading)).value == b"0"
+        stream.grow(2)
+        await broker.append(stream, columns(b"2", subject=b"b"))
+        stream.mark()
+        stream.added[0].append(columns(b"3", subject=b"c"))
+        assert (await anext(reading)).value == b"3"
+        await reading.aclose()
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("options", [{"partition": 0}, {"end": 3}])
+async def test_who_names_a_partition_or_an_end_in_it_reads_no_other(
+    broker: FakeBroker, client: aio.Client, options: dict[str, int]
+) -> None:
+    stream = broker.create("a")
+    stream.append(columns(b"0"))
+    async with asyncio.timeout(30):
+        reading = client.messages("a", follow=True, **options)  # type: ignore[arg-type]
+        assert (await anext(reading)).offset == 0
+        stream.grow(2)
+        stream.mark()
+        stream.added[0].append(columns(b"new"))
+        for _ in range(5):
+            await client.stream("a")
+        await broker.append(stream, columns(b"1", b"2"))
+        assert [(await anext(reading)).offset for _ in range(2)] == [1, 2]
+        await reading.aclose()
+    assert {one.partition for one in broker.requests if isinstance(one, FetchRequest)} == {0}
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_a_new_partition_that_nobody_leads_yet_is_asked_for_again(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(b"0"))
+    silences = iter(range(2))
+
+    async def led_later(request: Request) -> Answer | None:
+        if isinstance(request, ListOffsetsRequest) and request.partition and next(silences, None) is not None:
+            await asyncio.Event().wait()
+        return None
+
+    broker.intercept = led_later
+    async with asyncio.timeout(30):
+        reading = client.messages("a", follow=True, timeout=0.2)
+        assert (await anext(reading)).partition == 0
+        stream.grow(2)
+        stream.mark()
+        stream.added[0].append(columns(b"1"))
+        assert (await anext(reading)).partition == 1
+        await reading.aclose()
+    assert next(silences, None) is None
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_why_a_new_partition_cannot_be_read_is_told(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(b"0"))
+
+    async def fails(request: Request) -> Answer | None:
+        if isinstance(request, ListOffsetsRequest) and request.partition:
+            raise RemoteError(ErrorCode.STORAGE_FAILED, "its log cannot be opened")
+        return None
+
+    broker.intercept = fails
+    async with asyncio.timeout(30):
+        reading = client.messages("a", follow=True, timeout=0.2)
+        assert (await anext(reading)).partition == 0
+        stream.grow(2)
+        stream.mark()
+        with pytest.raises(penstock.StorageFailed, match="cannot be opened"):
+            await anext(reading)

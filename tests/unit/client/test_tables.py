@@ -11,10 +11,12 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.batch import codec
 from penstock.batch.thinning import Thinner
-from penstock.messages import FetchRequest, Request
+from penstock.hot.keymap import KeyMap
+from penstock.messages import FetchRequest, MetadataRequest, Request
 from tests.extent import extent
 from tests.fake_broker import Answer, FakeBroker, FakeStream
 from tests.groups import Columns
@@ -255,6 +257,194 @@ async def test_it_is_what_a_dict_says(broker: FakeBroker, client: aio.Client, se
             else:
                 seen[message.key] = message.value
         assert seen == wanted
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_LOOK_S", 0.01)
+
+
+def partitions_asked(broker: FakeBroker) -> list[int]:
+    asked = [int(request.partition) for request in broker.requests if isinstance(request, FetchRequest)]
+    return list(dict.fromkeys(asked))
+
+
+async def test_of_a_grown_stream_the_later_partition_counts(
+    broker: FakeBroker, client: aio.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a tombstone there, and also where the older partition answers late."""
+    monkeypatch.setattr(limits, "PARTITIONS_LOOK_S", 3_600.0)  # what is known suffices
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1"), plain(b"y", b"1"), plain(b"z", b"1")))
+    stream.grow(2)
+    stream.mark()
+    stream.append(columns(plain(b"z", b"2")))
+    stream.added[0].append(columns((b"x", None, TOMBSTONE), plain(b"y", b"2")))
+    was_read = asyncio.Event()
+
+    async def late(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        if request.partition:
+            was_read.set()
+        elif not request.offset:
+            try:
+                async with asyncio.timeout(0.2):
+                    await was_read.wait()
+            except TimeoutError:
+                pass
+        return None
+
+    broker.intercept = late
+    async with await client.table("a") as table:
+        assert held(table) == {b"y": b"2", b"z": b"2"}
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_partitions_that_are_added_are_followed(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1")))
+    async with await client.table("a") as table:
+        changes = table.changes()
+        waiting = asyncio.ensure_future(table.wait_for(0, partition=2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        stream.grow(3)
+        stream.mark()
+        await broker.append(stream.added[1], columns(plain(b"x", b"2")))
+        await waiting
+        assert (await anext(changes)).value == b"2"
+        found = table.get("x")
+        assert found is not None
+        assert (found.partition, found.offset) == (2, 0)
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_a_new_partition_waits_for_what_the_older_ones_have_of_its_keys(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1")))
+    stream.grow(2)
+    stream.added[0].append(columns(plain(None, b"no key")))
+    seen = asyncio.Event()
+    looks = 0
+
+    async def count(request: Request) -> Answer | None:
+        nonlocal looks
+        looks += isinstance(request, MetadataRequest)
+        if looks > 3:
+            seen.set()
+        return None
+
+    broker.intercept = count
+    making = asyncio.ensure_future(client.table("a"))
+    await seen.wait()
+    assert partitions_asked(broker) == [0]
+    await broker.append(stream, columns(plain(b"x", b"2")))
+    stream.mark()
+    stream.added[0].append(columns(plain(b"x", b"3")))
+    async with await making as table:
+        await table.wait_for(1, partition=1)
+        assert held(table) == {b"x": b"3"}
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_an_outage_leaves_it_with_the_partitions_that_it_has(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1")))
+    async with await client.table("a", timeout=0.2) as table:
+        stream.grow(3)
+        stream.mark()
+        await broker.append(stream.added[1], columns(plain(b"x", b"2")))
+        await table.wait_for(0, partition=2)
+        port = int(broker.address.rpartition(":")[2])
+        await broker.stop()
+        broker.requests.clear()
+        stream.added[0].append(columns(plain(b"y", b"1")))
+        stream.added[1].append(columns(plain(b"x", b"3")))
+        await broker.start(port)
+        await table.wait_for(0, partition=1, timeout=30)
+        await table.wait_for(1, partition=2, timeout=30)
+        assert held(table) == {b"x": b"3", b"y": b"1"}
+        fetched = [(one.partition, one.offset) for one in broker.requests if isinstance(one, FetchRequest)]
+        assert (2, 0) not in fetched
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_a_table_of_one_partition_stays_so(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.grow(2)
+    stream.mark()
+    async with await client.table("a", partition=1) as table:
+        with pytest.raises(ValueError, match="not made of partition 0"):
+            await table.wait_for(0)
+        await broker.append(stream.added[0], columns(plain(b"x", b"1")))
+        await table.wait_for(0, partition=1)
+        assert partitions_asked(broker) == [1]
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("seed", range(extent(6, 40)))
+async def test_it_is_what_a_dict_says_while_keys_move(broker: FakeBroker, client: aio.Client, seed: int) -> None:
+    chance = random.Random(seed)
+    stream = broker.create("a")
+    wanted: dict[bytes, bytes] = {}
+    told: dict[bytes, list[bytes | None]] = {}
+
+    def store() -> None:
+        keys = KeyMap(stream.counts or (1,))
+        for _ in range(chance.randint(1, 12)):
+            key = b"%d" % chance.randrange(12)
+            value = chance.choice((None, b"%d" % chance.randrange(1_000_000)))
+            row = (key, value, TOMBSTONE if value is None else None)
+            stream.partitions[keys.partition_of(key)].append(columns(row))
+            told.setdefault(key, []).append(value)
+            if value is None:
+                wanted.pop(key, None)
+            else:
+                wanted[key] = value
+
+    async def has_all(table: aio.Table) -> None:
+        async with broker.appended:
+            broker.appended.notify_all()
+        for number, one in enumerate(stream.partitions):
+            if one.end:
+                await table.wait_for(one.end - 1, partition=number)
+        assert held(table) == wanted
+
+    def grow() -> None:
+        stream.grow(len(stream.partitions) + chance.randint(1, 3))
+        stream.mark()
+
+    async def jittery(request: Request) -> Answer | None:
+        for _ in range(chance.randrange(20)):
+            await asyncio.sleep(0)
+        return None
+
+    broker.intercept = jittery
+    for _ in range(chance.randrange(4)):
+        store()
+        if chance.random() < 0.5:
+            grow()
+    store()
+    async with await client.table("a") as table:
+        await has_all(table)
+        told.clear()
+        changes = table.changes()
+        for _ in range(6):
+            if chance.random() < 0.3:
+                broker.cut_connections()
+            store()
+            if chance.random() < 0.4:
+                grow()
+            store()
+            await has_all(table)
+            while changes.pending:
+                message = await anext(changes)
+                assert message.key is not None
+                assert message.value in told[message.key]
+                del told[message.key][: told[message.key].index(message.value) + 1]
 
 
 def test_the_blocking_face(tmp_path: object) -> None:
