@@ -199,6 +199,12 @@ class Checks:
         elif fsynced and not history.is_damaged:
             raise ViolationError(f"{history.name()}: offset {offset} was acked as synced, and is lost")
 
+    def promised_elsewhere(self, history: History, offset: int, value: bytes) -> None:
+        """A publisher was told by the leader of another partition that its message is there."""
+        history.acks += 1
+        if not history.is_lost(offset, 0):
+            self._know(history, offset, value, "acked")
+
     def sends(self, config: StreamConfig, message: Message) -> None:
         """A publisher is about to send this."""
         self.sent[message.name] = config.subject

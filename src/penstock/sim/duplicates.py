@@ -24,7 +24,7 @@ _AGAIN = b'"duplicate":true'
 
 
 class _Ack(msgspec.Struct):
-    offset: int
+    offset: int | None = None  # None: in another partition, which this broker may not have; see `sending`
 
 
 _decoder = msgspec.json.Decoder(_Ack)
@@ -43,8 +43,8 @@ def check(checks: Checks, broker: SimBroker, answers: Sequence[Answers]) -> None
             if _AGAIN not in body or (message_id := checks.message_ids.get(reply)) is None:
                 continue
             offset = _decoder.decode(body).offset
-            if offset < look.log_start:
-                continue  # given up since
+            if offset is None or offset < look.log_start:
+                continue  # or given up since
             headers = looks.headers_at(broker.node, look, offset) if offset < look.log_end else None
             checks.duplicates += 1
             if b"Nats-Msg-Id: %b\r\n" % message_id not in (headers or b""):

@@ -19,7 +19,7 @@ class PubAck(msgspec.Struct):
     seq: int
     error: dict[str, Any] | None = None
     partition: int = 0
-    offset: int = 0
+    offset: int | None = None  # None: it is a duplicate of what an older partition has
     epoch: int = 0
     replicas: int = 0
     fsynced: bool = False

@@ -337,12 +337,6 @@ CLUSTER_MUTANTS = (
         ),
     ),
     Mutant(
-        "a partition goes on taking the keys that left it",
-        "penstock.node.shares",
-        "    key_map = key_map_of(stream.config, stream.counts)\n    takers",
-        "    key_map = key_map_of(stream.config, stream.counts, -len(stream.counts) + 1)\n    takers",
-    ),
-    Mutant(
         "who joins a shared subscription does not wait for its barrier",
         "penstock.node.subscriptions",
         "takes=not (self._is_up and channel.is_asked)",

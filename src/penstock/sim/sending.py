@@ -103,7 +103,7 @@ class Sender:
         first = sent.histories[0]
         may_be = sent.histories if first.split is None else self._checks.all_of(first)  # it may have grown meanwhile
         history = next((one for one in may_be if one.partition == ack.partition), None)
-        if history is None or (ack.stream, ack.seq) != (config.name, ack.offset + 1):
+        if history is None or ack.stream != config.name or ack.offset not in (None, ack.seq - 1):
             raise ViolationError(f"not an ack for {config.name}: {body!r}")
         self._acked(sent, history, ack)
         sent.end()
@@ -112,4 +112,8 @@ class Sender:
         name = sent.message.name
         if ack.duplicate and sent.is_once:
             raise ViolationError(f"{history.name()}: {name!r} was sent once, and is a duplicate: {ack}")
+        if ack.offset is None:
+            self._around.count("duplicates of older partitions")
+            self._checks.promised_elsewhere(history, ack.seq - 1, name)
+            return
         self._checks.promised(history, ack.offset, ack.epoch, name, fsynced=ack.fsynced)

@@ -147,7 +147,7 @@ class Promises:
         if ack.duplicate or message.value.startswith(_ENVELOPE):
             return  # it is where another one is; or in it is what is stored
         value = message.subject if _TOMBSTONE in message.headers.lower() else message.value
-        self._promised(self._ids[ack.stream], ack.partition, ack.epoch, [(ack.offset, value)], fsynced=ack.fsynced)
+        self._promised(self._ids[ack.stream], ack.partition, ack.epoch, [(ack.seq - 1, value)], fsynced=ack.fsynced)
 
     def asked(self, request: Request, raw: bytes) -> Callable[[Response | RemoteError, bytes], None]:
         """A program asks a broker; gives what its answer is told to. ViolationError there."""
