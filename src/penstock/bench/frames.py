@@ -7,6 +7,7 @@ ours is an error, with its text.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -61,20 +62,26 @@ class Pool:
         *,
         bytes_max: int,
         dialect: Dialect = JETSTREAM,
+        subjects: int = 1,
     ) -> None:
+        """`subjects`: with several, `subject.N` in turn, all of one length."""
+        names = [subject]
+        if subjects > 1:
+            names = [f"{subject}.{number:0{len(str(subjects - 1))}d}" for number in range(subjects)]
         if dialect.before_value is None:
-            head = f"PUB {subject} {reply} {size}\r\n".encode()
+            heads = [f"PUB {name} {reply} {size}\r\n".encode() for name in names]
         else:
             before = dialect.before_value(reply, size)
-            head = f"PUB {subject} {len(before) + size}\r\n".encode() + before
-        self._head_bytes = len(head)
+            heads = [f"PUB {name} {len(before) + size}\r\n".encode() + before for name in names]
+        self._head_bytes = len(heads[0])
         self._size = size
-        self.stride = len(head) + size + 2
+        self.stride = len(heads[0]) + size + 2
         self.count = max(1, min(count, bytes_max // self.stride))
         chance = random.Random(seed)  # noqa: S311 (the same bytes in every round, not a secret)
         values = memoryview(chance.randbytes(size * self.count))
         parts: list[bytes | memoryview] = []
-        for start in range(0, len(values), size) if size else [0] * self.count:
+        starts = range(0, len(values), size) if size else [0] * self.count
+        for start, head in zip(starts, itertools.cycle(heads), strict=False):
             parts += (head, values[start : start + size], b"\r\n")
         self.frames = b"".join(parts)
 

@@ -43,6 +43,7 @@ class Load(msgspec.Struct, frozen=True):
     publishers: int = 1
     seconds_max: float = 10.0
     seed: int = 1
+    subjects: int = 1  # with several, `subject.N` in turn
 
     @property
     def window_in_effect(self) -> int:
@@ -112,7 +113,8 @@ def _connect(task: PublishTask) -> list[_Publisher]:
         for number, quota in enumerate(quotas):
             reply = inbox()
             seed = load.seed * limits.BENCH_PUBLISHERS_MAX + number
-            pool = frames.Pool(task.subject, reply, load.size, quota, seed, bytes_max=pool_bytes_max, dialect=dialect)
+            about = task.subject, reply, load.size, quota, seed
+            pool = frames.Pool(*about, bytes_max=pool_bytes_max, dialect=dialect, subjects=load.subjects)
             connected.append(_Publisher(NatsSocket(task.nats), pool, reply, quota, window))
     except BaseException:
         for one in connected:

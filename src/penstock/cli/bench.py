@@ -8,7 +8,15 @@ import typer
 
 from penstock.base import limits
 from penstock.base.config import Compression
-from penstock.cli import bench_latency, bench_many, bench_peers, bench_reach, bench_read_replicas, bench_replicated
+from penstock.cli import (
+    bench_latency,
+    bench_many,
+    bench_partitions,
+    bench_peers,
+    bench_reach,
+    bench_read_replicas,
+    bench_replicated,
+)
 from penstock.cli.bench_options import (
     LOAD_PANEL,
     AgainstAny,
@@ -364,6 +372,7 @@ for _name, _command, _examples in (
     ("throughput", throughput, _THROUGHPUT_EXAMPLES),
     ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
     ("replicated", bench_replicated.replicated, bench_replicated.EXAMPLES),
+    ("partitions", bench_partitions.partitions, bench_partitions.EXAMPLES),
     ("read-replicas", bench_read_replicas.read_replicas, bench_read_replicas.EXAMPLES),
     ("scale", scale, _SCALE_EXAMPLES),
     ("many", bench_many.many, bench_many.EXAMPLES),

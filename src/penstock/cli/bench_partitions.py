@@ -1,0 +1,46 @@
+"""`penstock bench partitions`: what several partitions cost, and what it costs that leaders find theirs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.cli.bench_options import Dir, JsonFile, Rounds
+from penstock.cli.bench_run import Place, running
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, examples
+
+EXAMPLES = examples(
+    "penstock bench partitions",
+    "penstock bench partitions --partitions 8 --rounds 3",
+)
+
+
+@clearly
+def partitions(
+    count: Annotated[
+        int, typer.Option("--partitions", metavar="N", min=2, max=64, help="Of the streams that have several.")
+    ] = 4,
+    messages: Annotated[
+        int, typer.Option("--messages", metavar="N", min=1_000, max=10_000_000, help="In each round, for each stream.")
+    ] = 400_000,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What a message costs two brokers, in a stream of one partition and of several, by each way to find its own.
+
+    Two brokers, one replica, and one publisher that waits for acks in a window. Counted is the CPU of both brokers, for
+    what they pass over, too.
+    """
+    from penstock.bench import partitions as measured
+
+    plan = measured.Plan(partitions=count, rounds=rounds or measured.ROUNDS)
+    plan = msgspec.structs.replace(plan, load=msgspec.structs.replace(plan.load, messages=messages))
+    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    with running("partitions", place, total=plan.steps, json_file=json_file) as run:
+        run.will_take(plan.seconds)
+        run.found["figures"] = measured.run(plan, run.folder, run.step)
