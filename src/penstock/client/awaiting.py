@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
 RETRY_S = 0.25
+_REROUTES_MAX = 3  # who is sent on more often asks brokers that do not agree
 
 Reroute = Callable[[], Awaitable[str]]
 """Where a message belongs, if not where it was sent."""
@@ -65,6 +66,7 @@ class OneAck:
         reroute: Reroute | None = None,
     ) -> None:
         self._reroute = reroute
+        self._reroutes = 0
         self._refusal: RemoteError | None = None  # nothing was stored, and it is sent once more
         self._publisher = publisher
         self._token = token
@@ -84,7 +86,8 @@ class OneAck:
             if error.code == ErrorCode.KEY_MOVING:
                 self._refusal = error
                 self._publisher.send_later(RETRY_S, self._outgoing, self._token, self._sent)
-            elif error.code == ErrorCode.KEY_ELSEWHERE and self._reroute is not None and self._refusal is None:
+            elif error.code == ErrorCode.KEY_ELSEWHERE and self._reroute is not None and self._reroutes < _REROUTES_MAX:
+                self._reroutes += 1
                 self._refusal = error
                 self._publisher.run(self._send_there(self._reroute))
             else:
@@ -113,6 +116,7 @@ class OneAck:
             self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
 
     def _sent(self) -> None:
+        self._refusal = None  # what became of the last try counts
         self._unheard += 1
 
     def late(self) -> None:

@@ -165,6 +165,8 @@ class Consumer:
         committed = {}
         if numbers - known.keys():
             committed = await self._committed.fetch(wanted.group, info.stream_id, wanted.timeout_s)
+            if not (known or committed) and self._member is not None:
+                await self._begin_beside(info, numbers)
         plans: list[Plan] = []
         for number in sorted(numbers):
             mark = known.get(number)
@@ -192,6 +194,23 @@ class Consumer:
             )
             self._reader = await reader.__aenter__()
         self._to_read = None
+
+    async def _begin_beside(self, info: StreamInfo, numbers: frozenset[int]) -> None:
+        """The group is new, and begins in all of a stream at once: also in partitions that wait for older ones."""
+        assert self._member is not None
+        added = range(info.counts[0], len(info.partitions)) if info.counts else ()
+        plans = [await self._plan(PartitionId(one), self._wanted.start, None) for one in added if one not in numbers]
+        if not plans:
+            return
+        await self._committed.commit(
+            self._wanted.group,
+            info.stream_id,
+            {one.partition: Mark(one.range.start, one.leader_epoch) for one in plans},
+            self._wanted.timeout_s,
+            member_id=self._joined[0],
+            generation=self._member.generation,
+            is_begin=True,
+        )
 
     async def _plan(self, number: PartitionId, begin: Start, mark: Mark | None) -> Plan:
         assert self._info is not None

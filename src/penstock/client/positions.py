@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.base import limits
@@ -94,14 +93,19 @@ class Positions:
         *,
         member_id: str | None = None,
         generation: int = 0,
+        is_begin: bool = False,
     ) -> None:
-        """Commit offsets of partitions, all or none; None forgets what was committed. GroupInUse, MemberFenced."""
+        """Commit offsets of partitions, all or none; None forgets what was committed. GroupInUse, MemberFenced.
+
+        `is_begin`: only of those where nothing is committed, also where others read them.
+        """
         offsets = tuple(
             OffsetCommit(
                 stream_id=stream_id,
                 partition=PartitionId(number),
                 offset=None if mark is None else Offset(mark.offset),
                 leader_epoch=None if mark is None else mark.leader_epoch,
+                is_begin=is_begin,
             )
             for number, mark in sorted(marks.items())
         )
@@ -215,18 +219,11 @@ def mark_of(committed: CommittedOffset) -> Mark:
 def start_of(info: StreamInfo, number: int, committed: Mapping[int, CommittedOffset], start: Start) -> Start:
     """Where a group begins in a partition in which it has never been; `start`: where it is to, if all is new to it.
 
-    A partition that was added while the group read the others is read from its beginning: what is there came after
-    what the group has read.
+    Where a group begins it says so of all partitions. So one of which it has not said so was added since, and is read
+    from its beginning: what is there came after what the group has read.
     """
-    step = next(((before, after) for before, after in pairwise(info.counts) if before <= number < after), None)
-    if step is None or not committed:
-        return start
-    marks = {one.partition: one.end_offset for one in info.key_marks if one.partitions == step[1]}
-    is_new = len(marks) == step[0] and all(
-        (one := committed.get(number)) is not None and one.began is not None and one.began >= end
-        for number, end in marks.items()
-    )
-    return start if is_new else "earliest"
+    was_added = bool(info.counts) and number >= info.counts[0]
+    return "earliest" if was_added and committed else start
 
 
 def _place(kept: StreamInfo, group: str) -> PartitionId:

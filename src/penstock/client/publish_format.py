@@ -43,7 +43,9 @@ _ERROR_CODES = {
     10023: ErrorCode.OVERLOADED,
     10109: ErrorCode.READ_ONLY,
 }
-_REASONS = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS})  # what a broker says more exactly than JetStream's codes can
+_REASONS = frozenset(
+    {ErrorCode.KEY_ELSEWHERE, ErrorCode.KEY_MOVING, ErrorCode.NOT_ENOUGH_REPLICAS}
+)  # what a broker says more exactly than JetStream's codes can
 
 
 class _AckError(msgspec.Struct):

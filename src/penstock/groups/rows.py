@@ -1,7 +1,7 @@
 """Committed offsets as rows of `__offsets`: what their keys and values say.
 
     key    v1/offset/GROUP/STREAM_ID/PARTITION
-    value  {"offset":42,"leader_epoch":3,"metadata":"…","began":7}, or null: nothing is committed any more
+    value  {"offset":42,"leader_epoch":3,"metadata":"…"}, or null: nothing is committed any more
 
 Rules: both are text, so that whoever reads the stream can read them; the row's timestamp says when it was committed.
 The last row of a key counts. A key begins with the version of all the row; the numbers in it are decimal, without zeros
@@ -46,8 +46,6 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     # Of a leader in whose log that offset was right.
     leader_epoch: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] | None = None
     metadata: str = ""  # a note of the consumer's
-    # Where the group began, or was put last; None: an earlier version wrote it.
-    began: Annotated[int, msgspec.Meta(ge=0, le=limits.OFFSET_MAX)] | None = None
 
 
 _encoder = msgspec.json.Encoder()

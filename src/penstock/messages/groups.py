@@ -51,7 +51,6 @@ class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: LeaderEpochField | None = None  # of a leader in whose log that offset was right
     metadata: MetadataField = ""  # a note of the consumer's
     committed_us: TimestampField | None = None
-    began: OffsetField | None = None  # where the group began there, or was put last; None: that was not kept
 
 
 class OffsetCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +61,7 @@ class OffsetCommit(msgspec.Struct, frozen=True, kw_only=True):
     offset: OffsetField | None
     leader_epoch: LeaderEpochField | None = None
     metadata: MetadataField = ""
+    is_begin: bool = False  # only where nothing is committed yet, and then also of what no member was granted
 
 
 class CommitOffsetsRequest(Request, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ class GroupMembers:
             return
         if group is None:
             raise unknown_member(request.member_id)
-        parts = [Part(int(one.stream_id), int(one.partition)) for one in request.offsets]
+        parts = [Part(int(one.stream_id), int(one.partition)) for one in request.offsets if not one.is_begin]
         group.membership.check_commit(request.member_id, request.generation, parts)
 
     def having(self, name: str, stream_id: int, now_us: int) -> tuple[GroupMember, ...]:

@@ -120,7 +120,17 @@ class Listening:
                 yield from (((partition, group),) if partition.keys is None else own(partition, group, self._outbox))
             elif (channel := subscriptions.channels.get(sid)) is not None:
                 yield from parted(channel, group, self._outbox)
+            elif (partition := subscriptions.former.get(sid)) is not None:
+                yield from self._heard_before(partition, group)
             # else the last messages of a stream that was just deleted
+
+    def _heard_before(self, partition: Partition, group: Group) -> Iterator[tuple[Partition, Group]]:
+        """What was sent to a partition before it listened elsewhere, since its stream got more of them."""
+        channel = self.subscriptions.channel_of(partition)
+        if channel is not None:
+            yield from parted(channel, group, self._outbox)
+        else:
+            yield from own(partition, group, self._outbox)
 
     def listens(self, partition: Partition) -> bool:
         """Whether NATS was asked for its subscription."""

@@ -4,7 +4,8 @@ Rules: what a partition has of a key ends before what the next one has of it. So
 taking the keys that leave it as soon as the image has the new partitions; once all it has is committed, it proposes a
 mark: where that ends. The leader of a new one begins to take its keys when all older partitions have their marks in its
 image, and, where it hears the whole subject, nothing can come any more that the older ones have stored: behind a
-barrier, and a while for what is between the servers of NATS. A group reads a new partition once it has read the older
+barrier, a while for what is between the servers of NATS, and another barrier. So does any later leader of it: what is
+on its way knows nothing of leaders. A group reads a new partition once it has read the older
 ones up to their marks (`penstock.node.offsets`).
 
 A leader that follows one who stopped has the same image, or a later one, so it does not take those keys either. It
@@ -18,12 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Offset, PartitionId
+from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import MarkKeysRequest, Response
+from penstock.metadata.image import Mark, StreamState
 from penstock.node.keys import Keys
 from penstock.node.partition import Partition
 from penstock.node.subscriptions import Subscriptions
@@ -31,6 +35,27 @@ from penstock.node.subscriptions import Subscriptions
 AskMetadata = Callable[[MarkKeysRequest, Callable[[Response | RemoteError], None]], None]
 _RETRY_US = limits.ISR_RETRY_MS * 1_000
 _SETTLE_US = limits.KEYS_SETTLE_MS * 1_000
+
+
+class _Step(NamedTuple):
+    """One growth of a stream."""
+
+    before: int
+    after: int
+    marks: dict[int, Mark]  # by partition
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that keys left is marked."""
+        return len(self.marks) == self.before
+
+
+class _Grown(NamedTuple):
+    """All of them."""
+
+    stream: StreamState
+    key_map: KeyMap
+    steps: list[_Step]
 
 
 class Moving:
@@ -50,6 +75,7 @@ class Moving:
         self._clock = clock
         self._waits = waits
         self._ask_metadata = ask_metadata
+        self._last: _Grown | None = None
         self._owing: dict[Partition, Keys] = {}
         self._opening: dict[Partition, int] = {}  # when its barrier is asked for, elapsed
 
@@ -62,43 +88,60 @@ class Moving:
             self._owing.pop(partition, None)
             self._opening.pop(partition, None)
             return
-        keys = partition.keys
+        keys, grown = partition.keys, self._grown(stream)
         is_new = keys is None or keys.leadership is not leadership
         if keys is None or is_new:
-            keys = partition.keys = Keys(leadership)
+            keys = partition.keys = Keys(leadership, grown.key_map)
             self._opening.pop(partition, None)
-        for before, after in pairwise(stream.counts):
-            if partition.key.partition < before:
-                self._give(partition, keys, after, is_new=is_new)
-            elif partition.key.partition < after:
-                self._receive(partition, keys, is_complete=len(stream.marked(after)) == before, is_new=is_new)
+            keys.is_open = partition.key.partition < stream.counts[0]
+        keys.key_map = grown.key_map
+        for step in grown.steps:
+            if partition.key.partition < step.before:
+                self._give(partition, keys, step, is_new=is_new)
+            elif partition.key.partition < step.after and step.is_complete and not keys.is_opening:
+                keys.is_opening = True
+                self._approach(partition, keys)
         if keys.owes:
             self._owing[partition] = keys
         else:
             self._owing.pop(partition, None)
         self._subscriptions.look_again(partition)
 
-    def _give(self, partition: Partition, keys: Keys, after: int, *, is_new: bool) -> None:
+    def _grown(self, stream: StreamState) -> _Grown:
+        """What is the same for all partitions of a stream: they are looked at one after the other."""
+        if self._last is None or self._last.stream is not stream:
+            steps = [_Step(before, after, stream.marked(after)) for before, after in pairwise(stream.counts)]
+            self._last = _Grown(stream, key_map_of(stream.config, stream.counts), steps)
+        return self._last
+
+    def _give(self, partition: Partition, keys: Keys, step: _Step, *, is_new: bool) -> None:
         """Keys have left it."""
-        mark = partition.stream.marked(after).get(partition.key.partition)
+        mark = step.marks.get(partition.key.partition)
         if mark is None:
-            if after not in keys.owes:
-                keys.owes.add(after)
+            if step.after not in keys.owes:
+                keys.owes.add(step.after)
                 keys.end, keys.retry_us = None, 0
                 keys.is_silent = False
         elif mark.leader_epoch >= keys.leadership.leader_epoch:
-            keys.owes.discard(after)
+            keys.owes.discard(step.after)
         elif is_new and partition.log.log_end < mark.end_offset:
-            keys.owes.add(after)
+            keys.owes.add(step.after)
 
-    def _receive(self, partition: Partition, keys: Keys, *, is_complete: bool, is_new: bool) -> None:
-        """Keys have come to it."""
-        if is_new:
-            keys.is_open = is_complete  # it is not subscribed yet: what comes was sent afterwards
-        elif is_complete and not keys.is_open and not keys.is_opening:
-            keys.is_opening = True
-            wait_us = _SETTLE_US if partition.channel is not None else 0  # by itself it hears what nobody else does
-            self._opening[partition] = self._clock().elapsed_us + wait_us
+    def _approach(self, partition: Partition, keys: Keys) -> None:
+        """All that its keys left is marked. By itself a partition hears what nobody else does; else what others have
+        stored may still be on its way, and is not even refused before a barrier.
+        """
+        if partition.channel is None:
+            keys.is_open = True
+            return
+
+        def reached() -> None:
+            if partition.keys is keys:
+                keys.refuses = True
+                self._opening[partition] = self._clock().elapsed_us + _SETTLE_US
+                self._subscriptions.look_again(partition)
+
+        self._subscriptions.after_all_sent(reached)
 
     def settle(self, now: Now) -> None:
         """Propose the marks that are due, and begin with keys."""
@@ -118,6 +161,8 @@ class Moving:
         if keys.end is None and not self._waits(partition):  # what came before the image told is stored first
             keys.end = partition.log.log_end
         end = keys.end
+        if not keys.is_open:
+            return  # what it will have of keys that leave it again it has not taken yet
         if end is None or partition.committed_end < end or now.elapsed_us < keys.retry_us:
             return
         keys.is_silent = True  # before anybody can have the mark: who takes the keys then answers for them
@@ -136,18 +181,13 @@ class Moving:
 
     def _open(self, partition: Partition) -> None:
         keys = partition.keys
-        if keys is None or partition.leadership is not keys.leadership:
-            return
 
         def reached() -> None:
-            if partition.keys is keys:
+            if keys is not None and partition.keys is keys:
                 keys.is_open = True
                 self._subscriptions.look_again(partition)
 
-        if partition.channel is None:
-            reached()
-        else:
-            self._subscriptions.after_all_sent(reached)
+        self._subscriptions.after_all_sent(reached)
 
     @property
     def next_deadline_us(self) -> int | None:

@@ -301,7 +301,7 @@ class Node:
 
     def _ingest(self, sid: int, group: Group, must: bool) -> bool:
         """Store the messages, unless that takes a file open for which there is no room now."""
-        partition = self._listening.subscriptions.by_sid.get(sid)
+        partition = self._listening.subscriptions.find(sid)
         if partition is None:
             return True  # the last messages of a stream that was just deleted
         if not must and partition.reads_log:

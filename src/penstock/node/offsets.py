@@ -46,7 +46,6 @@ from penstock.messages import (
     GroupStream,
     ListGroupsRequest,
     ListGroupsResponse,
-    OffsetCommit,
     OffsetsStreamRequest,
     OffsetsStreamResponse,
     Response,
@@ -110,6 +109,7 @@ class _Kept:
         self.offsets: Offsets | None = None
         self.failure: RemoteError | None = None
         self.written = 0  # rows that are not committed yet
+        self.begun: set[Place] = set()  # of which a row was written since: what says only where a group begins is late
         self.is_swept = False
         self.members: GroupMembers | None = None  # as long as `offsets`
 
@@ -179,15 +179,22 @@ class GroupOffsets:
         rows, added = [], 0
         for one in request.offsets:
             place = Place(request.group, one.stream_id, one.partition)
+            if one.is_begin and (place in kept.offsets or place in kept.begun):
+                continue
+            kept.begun.add(place)
             if one.offset is not None:
                 self._check_there(one.stream_id, one.partition)
                 added += place not in kept.offsets
-                value = encode_value(_position(kept.offsets, place, one, is_put=request.member_id is None))
+                value = encode_value(Position(one.offset, one.leader_epoch, one.metadata))
             rows.append((encode_key(place), None if one.offset is None else value))
         if added and len(kept.offsets) + kept.written + added > limits.OFFSETS_KEPT_MAX:
             self._sweep(partition, kept)
             text = f"{partition.label} holds {len(kept.offsets)} offsets; the limit is {limits.OFFSETS_KEPT_MAX}"
             raise RemoteError(ErrorCode.TOO_LARGE, f"nothing was committed: {text}; delete groups that are not used")
+
+        if not rows:
+            self._outbox.reply(caller, CommitOffsetsResponse(committed_us=TimestampUs(now.wall_us)))
+            return
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
@@ -210,7 +217,6 @@ class GroupOffsets:
                 leader_epoch=None if one.position.leader_epoch is None else LeaderEpoch(one.position.leader_epoch),
                 metadata=one.position.metadata,
                 committed_us=TimestampUs(one.committed_us),
-                began=None if one.position.began is None else Offset(one.position.began),
             )
             for number, one in sorted(found.items())
         )
@@ -364,17 +370,6 @@ class GroupOffsets:
         assert kept.offsets is not None
         if places := kept.offsets.left_over(is_gone, limits.OFFSETS_PER_COMMIT_MAX):
             self._append(partition, kept, [(encode_key(place), None) for place in places], lambda response: None)
-
-
-def _position(offsets: Offsets, place: Place, wanted: OffsetCommit, *, is_put: bool) -> Position:
-    """What is to be kept of a commit; `is_put`: somebody put the group there, who is no member."""
-    assert wanted.offset is not None
-    known = offsets.of(place.group, place.stream_id).get(place.partition)
-    if known is None or is_put:
-        began: int = wanted.offset
-    else:
-        began = known.position.offset if known.position.began is None else known.position.began
-    return Position(wanted.offset, wanted.leader_epoch, wanted.metadata, began)
 
 
 def _encoded(rows: Rows) -> bytearray:

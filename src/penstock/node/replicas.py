@@ -141,6 +141,7 @@ class Replicas:
             self.follows,
             self._listening,
             self.upkeep,
+            self.moving,
             self._clock,
             self.chronicle,
             began=self.rollups.look,
@@ -162,7 +163,6 @@ class Replicas:
             self.partitions,
             closed=self._closed,
             failed=self._hurry,
-            placed=self.moving.look,
         )
 
     def _new_repairs(self, broker_id: BrokerId, outbox: Outbox, peers: Peers) -> Repairs:

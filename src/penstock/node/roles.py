@@ -33,6 +33,7 @@ from penstock.node.chronicle import Chronicle
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
 from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
+from penstock.node.moving import Moving
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 from penstock.node.upkeep import Upkeep
@@ -51,6 +52,7 @@ class Roles:
         follows: Follows,
         listening: Listening,
         upkeep: Upkeep,
+        moving: Moving,
         clock: Callable[[], Now],
         chronicle: Chronicle,
         *,
@@ -65,6 +67,7 @@ class Roles:
         self._follows = follows
         self._listening = listening
         self._upkeep = upkeep
+        self._moving = moving
         self._clock = clock
         self._chronicle = chronicle
         self._began = began
@@ -137,9 +140,8 @@ class Roles:
         leadership = partition.leadership
         if leadership is not None and leadership.leader_epoch == state.leader_epoch:
             self._configure(partition)
-            if self._listening.subscriptions.is_moved(partition):  # its stream got more partitions
-                self._unsubscribe(partition)
-                self._subscribe(partition, "")
+            self._moving.look(partition)
+            self._listening.subscriptions.move_if_due(partition)
             self._pause_or_resume(partition)
             before = leadership.isr
             self._leading.image(partition, state, self.live, self._clock())
@@ -165,6 +167,7 @@ class Roles:
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._clock())
         partition.is_mute = self._must_be_mute(partition)
+        self._moving.look(partition)  # before anything comes
         self._subscribe(partition, reason if state.leader_epoch > 1 else "")  # else it was made just now
         self._upkeep.advance(partition)
         self._began(partition)
@@ -175,6 +178,7 @@ class Roles:
             self._unsubscribe(partition)
         partition.is_mute = False
         partition.resign(self._outbox.step)
+        self._moving.look(partition)
         self._resigned(partition)
 
     def _subscribe(self, partition: Partition, reason: str) -> None:

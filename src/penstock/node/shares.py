@@ -2,14 +2,13 @@
 
 Rules: what is nobody's here is stored by another broker. A message of a key on its way to a partition that was added is
 refused by one broker at a time, and only by one that knows that nobody has stored it: the leader that it leaves, until
-that proposes its mark; then nobody; then the one that it goes to, which has all marks that it knows of, until it takes
-it. In between nobody answers, as while a leader changes.
+that proposes its mark; then nobody; then the one that it goes to, once it has all marks and a barrier behind them,
+until it takes it. In between nobody answers, as while a leader changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,8 +23,6 @@ from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 from penstock.node.subscriptions import Channel
 from penstock.node.wording import KEY_ELSEWHERE, KEY_MOVING
-
-_MAPS_MAX = 256
 
 Shares = Iterator[tuple[Partition, Group]]
 
@@ -85,7 +82,9 @@ def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[in
             is_closed = goes_to is not None and goes_to.keys is not None and not goes_to.keys.is_open
             if not is_closed and (goes_to is not None or back > 1):
                 continue
-            refusers = {} if goes_to is None else dict.fromkeys(marked, goes_to)
+            refusers: dict[int, Partition] = {}
+            if goes_to is not None and goes_to.keys is not None and goes_to.keys.refuses:
+                refusers = dict.fromkeys(marked, goes_to)
             if back == 1:
                 refusers.update(leaving)
             if is_closed or refusers:
@@ -101,27 +100,38 @@ def _turn_away(share: Group, moved: _Moved, token: int, outbox: Outbox) -> None:
             refuser.turn_away(part, acks.key_moving(), KEY_MOVING, outbox.step)
 
 
-@lru_cache(maxsize=_MAPS_MAX)
-def _map_of(stream: StreamState) -> KeyMap:
-    return key_map_of(stream.config, stream.counts)
-
-
 def own(partition: Partition, group: Group, outbox: Outbox) -> Shares:
     """Of what came on a partition's own subject, its own: what has no key, and the keys that have their place there."""
     keys, stream, number = partition.keys, partition.stream, partition.key.partition
     if keys is None or stream.config.split.how is not PartitionBy.PUBLISHER:
         yield partition, group
         return
-    key_map = _map_of(stream)
+    key_map = keys.key_map
     count = key_map.partitions
-    shares = split(group, key_map, 0, b"\1" * (count + 1), number if keys.is_open else count)
-    for place, share in enumerate(shares):
-        if share is None:
-            continue
-        if place == count or (place == number and keys.is_open):
-            yield partition, share
-        elif place == number:
-            partition.turn_away(share, acks.key_moving(), KEY_MOVING, outbox.step)
+    kept = bytearray(count + 1)
+    kept[number] = kept[count] = 1
+    shares = split(group, key_map, 0, bytes(kept), number if keys.is_open else count)
+    mine, keyless = shares[number], shares[count]
+    left = group.count + len(group.too_large)
+    if keyless is not None:
+        left -= keyless.count + len(keyless.too_large)
+        yield partition, keyless
+    if mine is not None:
+        left -= mine.count + len(mine.too_large)
+        if keys.is_open:
+            yield partition, mine
         else:
-            error = acks.key_elsewhere(place, stream.config.subject_of(place))
+            partition.turn_away(mine, acks.key_moving(), KEY_MOVING, outbox.step)
+    if left:
+        _tell_elsewhere(partition, key_map, group, outbox)
+
+
+def _tell_elsewhere(partition: Partition, key_map: KeyMap, group: Group, outbox: Outbox) -> None:
+    """Refuse what belongs to other partitions, each with where that is."""
+    config, count = partition.stream.config, key_map.partitions
+    others = bytearray(b"\1" * count + b"\0")
+    others[partition.key.partition] = 0
+    for place, share in enumerate(split(group, key_map, 0, bytes(others), count)):
+        if share is not None:
+            error = acks.key_elsewhere(place, config.subject_of(place))
             partition.turn_away(share, error, KEY_ELSEWHERE, outbox.step)

@@ -73,7 +73,6 @@ class Streams:
         *,
         closed: Callable[[Partition, RemoteError], None],
         failed: Callable[[], None],
-        placed: Callable[[Partition], None],
     ) -> None:
         self.partitions = partitions
         self.failures: dict[PartitionKey, str] = {}  # whose log cannot be opened, and why
@@ -92,7 +91,6 @@ class Streams:
         self._removals: dict[StreamId, _Removal] = {}
         self._dropping: set[PartitionKey] = set()  # what is observed here no more, until its files are gone
         self._closed = closed  # tells the node that a partition is gone
-        self._placed = placed  # hears what has become of a partition's place
         self._failed = failed  # hears that a log cannot be opened
         self.confirmations = Confirmations(
             self._keys_of, self._is_confirmed, self._opening.__contains__, lambda one: image().streams[one].intake_us
@@ -173,7 +171,6 @@ class Streams:
         self.partitions[key] = partition
         self._upkeep.opened(partition)
         self._roles.update(partition)
-        self._placed(partition)
         self.confirmations.look(key.stream_id)
 
     # What the image says
@@ -270,7 +267,6 @@ class Streams:
         if partition.stream is not state:
             partition.reconfigure(state)
         self._roles.update(partition)
-        self._placed(partition)
         if partition.leadership is not None:
             self._upkeep.advance(partition)
 

@@ -117,6 +117,7 @@ class Subscriptions(Generic[L]):
         self.channels: dict[int, Channel[L]] = {}  # by the id of the subscription
         self._channels: dict[Hashable, Channel[L]] = {}
         self._places: dict[L, _Place] = {}  # where each listened when it began
+        self.former: dict[int, L] = {}  # who has moved, by the id under which what was on its way still comes
         self._outbox = outbox
         self._verdicts = verdicts
         self._refused: set[L] = set()
@@ -161,9 +162,23 @@ class Subscriptions(Generic[L]):
         place = self._places[listener]
         return None if place.channel is None else self._channels[place.channel]
 
-    def is_moved(self, listener: L) -> bool:
-        """Whether it listens somewhere else than it should by now."""
-        return listener in self._places and self._places[listener] != _Place.of(listener)
+    def move_if_due(self, listener: L) -> None:
+        """Where it should listen somewhere else by now, it does; what was on its way to it stays its own."""
+        if listener not in self._places or self._places[listener] == _Place.of(listener):
+            return
+        before = listener.sid
+        former = [sid for sid, one in self.former.items() if one is listener]
+        self.remove(listener)
+        self.add(listener)
+        self.former |= dict.fromkeys((*former, before), listener)
+
+    def find(self, sid: int) -> L | None:
+        """Who has that id, or had it."""
+        return self.by_sid.get(sid) or self.former.get(sid)
+
+    def channel_of(self, listener: L) -> Channel[L] | None:
+        """The channel in which it has a part."""
+        return self._channel(listener) if listener in self._places else None
 
     def look_again(self, listener: L) -> None:
         """What comes is to be parted in another way."""
@@ -182,6 +197,7 @@ class Subscriptions(Generic[L]):
         if self.by_sid.pop(listener.sid, None) is None:
             return
         place = self._places[listener]
+        self.former = {sid: one for sid, one in self.former.items() if one is not listener}
         self._refused.discard(listener)
         self._to_ask.pop(listener, None)
         sid = listener.sid

@@ -109,7 +109,9 @@ def test_a_broker_that_is_started_again_asks_again() -> None:
     broker = grown()
     send(broker, *MOVED)
     assert asked(broker) == 2 * len({AFTER.partition_of(name.encode()) for name in MOVED})
-    are_known(send(broker.crash().start(), *MOVED), MOVED)
+    again = broker.crash().start()
+    again.tick(limits.KEYS_SETTLE_MS)
+    are_known(send(again, *MOVED), MOVED)
 
 
 def test_a_stream_that_grows_twice_finds_what_was_stored_before_both() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey
 from penstock.hot.keymap import KeyMap
 from penstock.messages import (
     AlterStreamRequest,
@@ -14,6 +15,7 @@ from penstock.messages import (
     AppendResponse,
     CreateStreamResponse,
 )
+from penstock.node.partition import Partition
 from tests.unit.node.harness import Ack, Broker, batch_of
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.test_dedup import block
@@ -99,6 +101,7 @@ def test_a_connection_to_nats_that_is_lost_meanwhile_brings_nothing_old() -> Non
     broker.nats_down()
     broker.nats.confirms = True
     broker.nats_back()
+    broker.tick(limits.KEYS_SETTLE_MS)
     assert where(publish(broker, *NAMES)) == place(AFTER, NAMES)
 
 
@@ -280,3 +283,95 @@ def test_a_sequence_of_a_subject_is_not_taken_for_none_in_a_partition_that_was_a
     assert where(publish(broker, name)) == place(AFTER, [name])
     assert expecting(1).body["seq"] == 2
     assert expecting(1).err_code == 10071
+
+
+def test_what_was_on_its_way_to_the_only_partition_is_stored_though_it_listens_elsewhere_by_now() -> None:
+    broker = with_orders(partitions=1)
+    (old,) = broker.nats.sids("orders.*")
+    grow(broker)
+    now = dict(broker.nats.subscriptions)
+    assert old not in now
+    broker.nats.subscriptions = {old: "orders.*"}  # what nats-server had written before it came to the UNSUB
+    split = KeyMap((1, 4))
+    moves, stays = (
+        next(name for name in NAMES if bool(split.partition_of(name.encode())) is so) for so in (True, False)
+    )
+    refused, stored = publish(broker, moves, stays)
+    assert refused.body["reason"] == ErrorCode.KEY_MOVING
+    assert where([stored]) == {stays: 0}
+    broker.nats.subscriptions = now
+
+
+def replica(brokers: Brokers, broker_id: int, number: int) -> Partition:
+    member = brokers[broker_id]
+    return member.node._partitions[PartitionKey(member.image.by_name("orders").stream_id, PartitionId(number))]
+
+
+def without(brokers: Brokers, broker_id: int) -> None:
+    """It is gone, and its followers of partition 1 were in the midst of cutting their logs when one came to lead."""
+    cutting = [replica(brokers, one, 1) for one in brokers.members if one != broker_id]
+    for one in cutting:
+        one.cutting = lambda: None
+    brokers.kill(broker_id)
+    brokers._hung.pop(BrokerId(broker_id), None)
+    brokers._unread.pop(BrokerId(broker_id), None)
+    brokers.run(limits.SESSION_MS + 2_000)
+    assert all(one.leadership is None for one in cutting)
+    for one, member in zip(cutting, brokers.members.values(), strict=True):
+        one.cutting = None
+        member.node._replicas.follows._settled(one)
+        member.turn()
+    brokers.run(500)
+    assert any(one.leadership is not None for one in cutting)
+
+
+def not_the_metadata_leader(brokers: Brokers, number: int) -> int:
+    """Who leads the partition, once somebody else leads the metadata."""
+    leader = brokers.leader.image.by_name("orders").partitions[number].leader
+    assert leader is not None
+    if leader == brokers.leader.broker_id:
+        brokers.leader.node.hand_over(brokers.clock.now, lambda: None)
+        brokers.settle()
+        brokers.run(500)
+    return int(leader)
+
+
+def test_who_comes_to_lead_once_its_log_is_cut_knows_of_growth_too() -> None:
+    brokers = with_brokers()
+    told(brokers, b"old", NAMES)
+    donor = not_the_metadata_leader(brokers, 1)
+    brokers.hang(donor)
+    brokers.leader.request(AlterStreamRequest(name="orders", changes={"partitions": 4}))
+    brokers.run(200)
+    without(brokers, donor)
+    brokers.run(2_000)
+    assert 1 in brokers.leader.image.by_name("orders").marked(4)
+    assert where(told(brokers, b"new", NAMES)) == place(AFTER, NAMES)
+
+
+def test_a_subject_for_each_partition_and_a_leader_whose_log_was_cut() -> None:
+    brokers = formed()
+    caller = brokers.leader.create("orders", "orders", partitions=2, replicas=3)
+    brokers.settle()
+    brokers.leader.answer(caller, CreateStreamResponse)
+    brokers.leader.request(AlterStreamRequest(name="orders", changes={"partitions": 4}))
+    brokers.run(500)
+    without(brokers, not_the_metadata_leader(brokers, 1))
+    leader = brokers.leader.image.by_name("orders").partitions[1].leader
+    assert leader is not None
+    name = next(one for one in MOVED if BEFORE.partition_of(one.encode()) == 1)
+    brokers[leader].publish("orders.1", b"v", reply="r", headers=block(f"Penstock-Key: {name}"))
+    assert brokers[leader].acks[-1].body["reason"] == ErrorCode.KEY_ELSEWHERE
+
+
+def test_nothing_is_refused_for_a_partition_to_which_it_may_have_come_before() -> None:
+    """The marks are there, and what NATS has sent before them is not read yet: an older leader may have stored it."""
+    broker = with_orders()
+    broker.nats.confirms = False
+    broker.request(AlterStreamRequest(name="orders", changes={"partitions": 4}))
+    assert not broker.stream("orders").is_moving
+    assert publish(broker, MOVED[0]) == []
+    broker.nats.confirms = True
+    broker.turn()
+    (refused,) = publish(broker, MOVED[0])
+    assert refused.body["reason"] == ErrorCode.KEY_MOVING

@@ -141,7 +141,7 @@ def test_rows_are_text_that_anybody_can_read() -> None:
     key = b"v1/offset/billing/%d/0" % broker.stream_id("orders")
     rows = broker.read(OFFSETS_STREAM, NUMBER)
     assert [(row.subject, row.key, row.value) for row in rows] == [
-        ("$PENSTOCK.offsets", key, b'{"offset":3,"leader_epoch":7,"metadata":"m","began":3}'),
+        ("$PENSTOCK.offsets", key, b'{"offset":3,"leader_epoch":7,"metadata":"m"}'),
         ("$PENSTOCK.offsets", key, None),
     ]
 

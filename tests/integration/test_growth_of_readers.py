@@ -1,0 +1,62 @@
+"""Our own client while a stream grows: what moves is sent again, and a group that begins at the end misses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock import aio
+from penstock.hot.keymap import KeyMap
+from tests.broker_process import BrokerProcess
+
+
+def moved_key(before: int, after: int) -> str:
+    """One that goes to a partition which is added."""
+    then, now = KeyMap((before,)), KeyMap((before, after))
+    return next(
+        key
+        for key in (f"k{n}" for n in range(100))
+        if then.partition_of(key.encode()) != now.partition_of(key.encode())
+    )
+
+
+async def first(messages: AsyncIterator[aio.Message], count: int) -> list[bytes | None]:
+    got: list[bytes | None] = []
+    async with asyncio.timeout(30):
+        while len(got) < count:
+            got.append((await anext(messages)).value)
+    return got
+
+
+@pytest.mark.parametrize("by", ["token:2", "publisher"])
+async def test_what_a_leader_refuses_while_its_key_moves_is_sent_again(
+    broker: BrokerProcess, client: aio.Client, by: str
+) -> None:
+    name, key = f"again-{by[:3]}", moved_key(2, 4)
+    subject, where = (f"{name}.*", f"{name}.{key}") if by == "token:2" else (name, name)
+    given = None if by == "token:2" else key
+    await client.create_stream(name, subject, partitions=2, partition_by=by)
+    old = await client.publish(where, b"old", key=given)
+    await client.alter_stream(name, partitions=4)
+    new = await client.publish(where, b"new", key=given)
+    assert (old.partition < 2, new.partition >= 2) == (True, True)
+    assert [one.value async for one in client.messages(name)] == [b"old", b"new"]
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["before", "afterwards"])
+async def test_a_group_that_begins_with_the_latest_gets_all_that_comes_then(
+    broker: BrokerProcess, client: aio.Client, is_early: bool
+) -> None:
+    name, key = f"latest-{is_early}", moved_key(1, 2)
+    await client.create_stream(name, f"{name}.*", partitions=1, partition_by="token:2")
+    if not is_early:
+        await client.alter_stream(name, partitions=2)
+        await client.publish(f"{name}.{key}", b"before")
+    async with client.consumer(name, "g", start="latest", follow=True) as consumer:
+        if is_early:
+            await client.alter_stream(name, partitions=2)
+        values = [b"%d" % number for number in range(5)]
+        assert {(await client.publish(f"{name}.{key}", value)).partition for value in values} == {1}
+        assert await first(consumer.messages(), 5) == values
