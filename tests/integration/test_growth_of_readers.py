@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock import aio
+from penstock import Message, aio
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess
 
@@ -22,7 +22,7 @@ def moved_key(before: int, after: int) -> str:
     )
 
 
-async def first(messages: AsyncIterator[aio.Message], count: int) -> list[bytes | None]:
+async def first(messages: AsyncIterator[Message], count: int) -> list[bytes | None]:
     got: list[bytes | None] = []
     async with asyncio.timeout(30):
         while len(got) < count:

@@ -320,8 +320,8 @@ CLUSTER_MUTANTS = (
     Mutant(
         "a partition that was added takes keys before the older ones have given them up",
         _MOVING,
-        "            keys.is_open = is_complete  #",
-        "            keys.is_open = True  #",
+        "            keys.is_open = partition.key.partition < stream.counts[0]",
+        "            keys.is_open = True",
     ),
     Mutant(
         "a partition that was added takes keys while older ones' messages may come",
