@@ -23,7 +23,7 @@ from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PartitionBy, parse_split
 from penstock.metadata.commands import AddPartitions, MarkKeys
 from penstock.metadata.image import ClusterImage, Mark, Outcome, StreamState
-from penstock.metadata.streams import check_epoch, made_partitions
+from penstock.metadata.streams import check_epoch, made_partitions, no_such_field
 
 
 def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig:
@@ -33,11 +33,14 @@ def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig
     """
     config = state.config
     before = len(state.partitions)
-    mistakes = [
-        f"{name}: partitions are added by themselves; change it before or afterwards"
-        for name in sorted(changes.keys() - {"partitions", "range_bounds"})
-    ]
-    mistakes += [one for name, value in changes.items() if (one := field_type_mistake(name, value)) is not None]
+    mistakes = []
+    for name, value in changes.items():
+        if name not in StreamConfig.__struct_fields__:
+            mistakes.append(no_such_field(name))
+        elif name not in ("partitions", "range_bounds"):
+            mistakes.append(f"{name}: partitions are added by themselves; change it before or afterwards")
+        elif (mistake := field_type_mistake(name, value)) is not None:
+            mistakes.append(mistake)
     if mistakes:
         raise _invalid(mistakes)
     range_bounds = tuple(changes.get("range_bounds", config.range_bounds))

@@ -146,13 +146,18 @@ def differing_fields(have: StreamConfig, want: StreamConfig) -> dict[str, tuple[
     return {name: (old[name], new[name]) for name in old if old[name] != new[name]}
 
 
+def no_such_field(name: str) -> str:
+    """What is wrong with that name, and which one may be meant."""
+    near = get_close_matches(name, StreamConfig.__struct_fields__, 1)
+    return f"{name}: a stream has no such field" + (f"; did you mean {near[0]}?" if near else "")
+
+
 def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
     """`config` with `changes`; RemoteError invalid_config with every mistake."""
     mistakes = []
     for name in changes:
         if name not in StreamConfig.__struct_fields__:
-            near = get_close_matches(name, StreamConfig.__struct_fields__, 1)
-            mistakes.append(f"{name}: a stream has no such field" + (f"; did you mean {near[0]}?" if near else ""))
+            mistakes.append(no_such_field(name))
         elif name not in ALTERABLE:
             mistakes.append(f"{name}: cannot be changed once the stream is there")
         elif (mistake := field_type_mistake(name, changes[name])) is not None:

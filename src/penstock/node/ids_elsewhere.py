@@ -243,7 +243,7 @@ class IdsElsewhere:
         if self._is_over(asking):
             return
         where = label(asking.partition.stream, asking.left[-1][0])
-        asking.dedup.failure = f"the message ids that {where} has cannot be had: {why}"
+        asking.dedup.failure = f"it cannot be asked which message ids {where} has, from where keys have moved: {why}"
         self._end(asking)
         if asking.is_waited_for:
             self._go_on()

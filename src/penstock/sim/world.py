@@ -364,7 +364,7 @@ class World:
     def _audit_one(self, auditor: Consumer) -> None:
         def then() -> None:
             end = max(auditor.committed_end, auditor.history.promised_end)  # what a replica says may be late
-            if not auditor.committed_end or auditor.position < end:
+            if (end and not auditor.committed_end) or auditor.position < end:  # nothing came into some that were added
                 self._scheduler.after(5_000, lambda: self._audit_one(auditor))
                 return
             auditor.is_over = True

@@ -126,6 +126,8 @@ def test_ranges_are_split_by_new_bounds() -> None:
         (ORDERS, {"partitions": limits.STREAM_PARTITIONS_MAX + 1}, "is not between 1 and"),
         (ORDERS, {"partitions": "3"}, "expected `int`"),
         (ORDERS, {"partitions": 3, "max_bytes": 5}, "max_bytes: partitions are added by themselves"),
+        (ORDERS, {"partitions": 3, "partitons": 4}, "partitons: a stream has no such field; did you mean partitions?"),
+        (ORDERS, {"partitions": 3, "": 1}, ": a stream has no such field"),
         (ORDERS, {"partitions": 3, "range_bounds": ["a", "b"]}, "range_bounds: only partition_by 'range'"),
         (RANGES, {"partitions": 3}, "1 are given; 3 partitions have 2"),
         (RANGES, {"range_bounds": ["d", "m"]}, "those that there are stay, in their order"),
