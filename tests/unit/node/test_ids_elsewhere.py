@@ -335,7 +335,7 @@ def test_where_an_older_partition_has_no_leader_messages_with_ids_are_refused() 
     brokers.run(limits.SESSION_MS + 2_000)
     (refused,) = told(brokers, name)
     assert refused.err_code == 10077
-    assert "cannot be had: nobody leads it now" in refused.body["error"]["description"]
+    assert "from where keys have moved: nobody leads it now" in refused.body["error"]["description"]
     plain = leader_of(brokers, AFTER.partition_of(name.encode()))
     plain.publish(f"orders.{name}", b"v", reply="plain")  # without an id
     brokers.run(500)
