@@ -16,11 +16,16 @@ class MendingError(OperationalError):
 class MendedFile:
     """Writes batches one after the other. Offsets of which compaction has left no row are covered by the batch before
     them, or by the one behind: so the last one waits until it is known what follows.
+
+    Where the log begins in the midst of a batch, the file begins where that one does, as in a log that was never
+    damaged: a producer's batch says what it holds, and of another one the rows before may be all that is left.
     """
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, lowest_offset: int) -> None:
+        """It begins no lower than at `lowest_offset`."""
         self.base_offset: int | None = None  # of the first one
         self._file = file
+        self._lowest_offset = lowest_offset
         self._position = SCHEMA_BYTES
         self._waiting: tuple[BatchHeader, Buffer] | None = None
         self._empty_start: int | None = None  # from there on no row has come yet
@@ -46,7 +51,11 @@ class MendedFile:
         self._waiting = header, data
 
     def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
-        """The next one, or what of it lies from offset `begin` up to `end`. MendingError."""
+        """The next one, or what of it lies from offset `begin` up to `end`; of the first one, all up to there.
+        MendingError.
+        """
+        if self.base_offset is None and self._empty_start is None:
+            begin = max(header.base_offset, self._lowest_offset)
         if (header.base_offset, header.end_offset) == (begin, end):
             self.add(header, data)
             return

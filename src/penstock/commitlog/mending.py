@@ -202,7 +202,7 @@ class Mending(SlicedWork):
             keeps_old = False
             target.truncate(0)
             target.write_at(0, schema_message(*self._ids))
-            writer = MendedFile(target)
+            writer = MendedFile(target, segment.base_offset)
             yield from self._fill(segment, old, writer)
             writer.end()
             target.sync()
