@@ -13,6 +13,16 @@ class MendingError(OperationalError):
     """The log cannot be mended with what was offered; it is as it was."""
 
 
+class NoRowError(MendingError):
+    """Compaction has left no row from `offset` up to `end_offset`, or to the end of the file (None), and no batch in it
+    may cover them: one of the segment before, or behind it, may.
+    """
+
+    def __init__(self, offset: int, end_offset: int | None) -> None:
+        super().__init__(f"no row is left from {offset} {'on' if end_offset is None else f'to {end_offset}'}")
+        self.end_offset = end_offset
+
+
 class MendedFile:
     """Writes batches one after the other. Offsets of which compaction has left no row are covered by the batch before
     them, or by the one behind: so the last one waits until it is known what follows.
@@ -41,7 +51,7 @@ class MendedFile:
         self._last_timestamp_us, self._last_epoch = header.max_timestamp_us, header.leader_epoch
         if self._empty_start is not None:
             if not _may_cover(header, header):
-                raise MendingError(f"no row is left from {self._empty_start} to {header.base_offset}")
+                raise NoRowError(self._empty_start, header.base_offset)
             message = bytearray(data)
             header, data = codec.covering(message, self._empty_start, header.end_offset), message
             self._empty_start = None
@@ -77,10 +87,18 @@ class MendedFile:
             self._empty_start = begin
 
     def end(self) -> None:
-        """That was all."""
+        """That was all. NoRowError."""
         if self._empty_start is not None:
-            raise MendingError(f"no row is left from {self._empty_start} on")
+            raise NoRowError(self._empty_start, None)
         self._write_waiting()
+
+    def cut(self) -> int | None:
+        """That was all, and nothing comes behind it: what has no row goes, if that was left to be covered; from where
+        on.
+        """
+        offset, self._empty_start = self._empty_start, None
+        self._write_waiting()
+        return offset
 
     def restart(self) -> None:
         """What was written is given up: nothing of it counts."""

@@ -9,7 +9,7 @@ from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
 from tests.keyed import Row, append_keyed, batches_of, rows_of
-from tests.logs import DIRECTORY, clean_all, give_up_before, open_log, save
+from tests.logs import DIRECTORY, give_up_before, open_log, save
 from tests.property.test_mending import Donor, copied, find_all, mend
 
 CONFIG = LogConfig(segment_bytes=100_000, compact=True)
@@ -81,3 +81,24 @@ def test_a_batch_that_is_not_cut_may_be_damaged_where_the_log_begins(
     assert (header.end_offset, header.count) == (6, 3)
     assert (header.producer_id, header.producer_epoch, header.producer_sequence) == producer[:3]
     assert (header.run_id, header.run_plan) == producer[3:]
+
+
+@pytest.mark.parametrize("start", [3, 4, 5])
+def test_so_may_a_segment_that_somebody_removed(start: int) -> None:
+    disk, log, rows = grown(PRODUCER)
+    other_disk = copied(disk)
+    other = open_log(other_disk, CONFIG, must_exist=True)
+    give_up(log, start)
+    log.close()
+    remove_segments(disk)
+    log = open_log(disk, CONFIG, must_exist=True)
+    assert log.state is LogState.READ_ONLY
+    again = mended(disk, log, other_disk, other)
+    assert (again.log_start, again.log_end) == (start, len(rows))
+    assert rows_of(again.view()) == rows[3:]
+
+
+def remove_segments(disk: MemoryVfs) -> None:
+    for name in disk.list(DIRECTORY):
+        if name.endswith((".arrows", ".index")):
+            disk.remove(f"{DIRECTORY}/{name}")
