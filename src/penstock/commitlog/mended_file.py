@@ -13,14 +13,29 @@ class MendingError(OperationalError):
     """The log cannot be mended with what was offered; it is as it was."""
 
 
+class NoRowError(MendingError):
+    """Compaction has left no row from `offset` up to `end_offset`, or to the end of the file (None), and no batch in it
+    may cover them: one of the segment before, or behind it, may.
+    """
+
+    def __init__(self, offset: int, end_offset: int | None) -> None:
+        super().__init__(f"no row is left from {offset} {'on' if end_offset is None else f'to {end_offset}'}")
+        self.end_offset = end_offset
+
+
 class MendedFile:
     """Writes batches one after the other. Offsets of which compaction has left no row are covered by the batch before
     them, or by the one behind: so the last one waits until it is known what follows.
+
+    Where the log begins in the midst of a batch, the file begins where that one does, as in a log that was never
+    damaged: a producer's batch says what it holds, and of another one the rows before may be all that is left.
     """
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, lowest_offset: int) -> None:
+        """It begins no lower than at `lowest_offset`."""
         self.base_offset: int | None = None  # of the first one
         self._file = file
+        self._lowest_offset = lowest_offset
         self._position = SCHEMA_BYTES
         self._waiting: tuple[BatchHeader, Buffer] | None = None
         self._empty_start: int | None = None  # from there on no row has come yet
@@ -36,7 +51,7 @@ class MendedFile:
         self._last_timestamp_us, self._last_epoch = header.max_timestamp_us, header.leader_epoch
         if self._empty_start is not None:
             if not _may_cover(header, header):
-                raise MendingError(f"no row is left from {self._empty_start} to {header.base_offset}")
+                raise NoRowError(self._empty_start, header.base_offset)
             message = bytearray(data)
             header, data = codec.covering(message, self._empty_start, header.end_offset), message
             self._empty_start = None
@@ -46,7 +61,11 @@ class MendedFile:
         self._waiting = header, data
 
     def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
-        """The next one, or what of it lies from offset `begin` up to `end`. MendingError."""
+        """The next one, or what of it lies from offset `begin` up to `end`; of the first one, all up to there.
+        MendingError.
+        """
+        if self.base_offset is None and self._empty_start is None:
+            begin = max(header.base_offset, self._lowest_offset)
         if (header.base_offset, header.end_offset) == (begin, end):
             self.add(header, data)
             return
@@ -68,10 +87,18 @@ class MendedFile:
             self._empty_start = begin
 
     def end(self) -> None:
-        """That was all."""
+        """That was all. NoRowError."""
         if self._empty_start is not None:
-            raise MendingError(f"no row is left from {self._empty_start} on")
+            raise NoRowError(self._empty_start, None)
         self._write_waiting()
+
+    def cut(self) -> int | None:
+        """That was all, and nothing comes behind it: what has no row goes, if that was left to be covered; from where
+        on.
+        """
+        offset, self._empty_start = self._empty_start, None
+        self._write_waiting()
+        return offset
 
     def restart(self) -> None:
         """What was written is given up: nothing of it counts."""

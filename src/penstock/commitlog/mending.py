@@ -32,18 +32,18 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, RemoteError
+from penstock.base.errors import CorruptionError
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
+from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import epochs, files, index, rebuild, remains
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
-from penstock.commitlog.errors import is_shortage
 from penstock.commitlog.index import PackedEntries
+from penstock.commitlog.left import Old, look_into
 from penstock.commitlog.lineage import LineageEntry
-from penstock.commitlog.mended_file import MendedFile, MendingError
+from penstock.commitlog.mended_file import MendedFile, MendingError, NoRowError
 from penstock.commitlog.scan import Walk, Window
 from penstock.commitlog.segment import Damage, Segment
 from penstock.commitlog.sliced import SlicedWork
@@ -63,22 +63,14 @@ class Hole(NamedTuple):
 class _Mended(NamedTuple):
     """A segment that is written anew, and not in its place yet."""
 
-    old_path: str
+    old_paths: tuple[str, ...]
+    kept_paths: frozenset[str]  # of those some could not be copied: they stay, under other names
     written_path: str
     path: str
     base_offset: int
     end_offset: int
     size_bytes: int
-    keeps_old: bool  # some of the old file could not be copied: it stays, under another name
-
-
-class _Old(NamedTuple):
-    """What is left of a damaged segment."""
-
-    file: File | None
-    sound: PackedEntries
-    aside: tuple[tuple[int, int], ...]  # positions from where to where nothing can be understood
-    size_bytes: int
+    ranges: int  # of offsets that were damaged there
 
 
 class Mending(SlicedWork):
@@ -180,101 +172,113 @@ class Mending(SlicedWork):
     # Writing anew
 
     def _work(self) -> Generator[int, None, None]:
-        for number, segment in enumerate(self._segments):
-            is_last = number == len(self._segments) - 1
-            if segment.end_offset <= self._begin and not is_last:
-                continue  # it was given up meanwhile
-            if not self._is_damaged(segment):
+        groups = [[one] for one in self._segments]  # of each group one file is made
+        number = 0
+        while number < len(groups):
+            group = groups[number]
+            is_last = number == len(groups) - 1
+            is_given_up = group[-1].end_offset <= self._begin and not is_last
+            if is_given_up or not any(map(self._is_damaged, group)):
+                number += 1
                 continue
-            yield from self._mend(segment, is_last=is_last)
+            ranges = self.ranges
+            try:
+                yield from self._mend(group, is_last=is_last)
+            except NoRowError as error:
+                self.ranges = ranges
+                number = self._join(groups, number, error)
+                continue
             if self._end is not None:
                 return
+            number += 1
+
+    def _join(self, groups: list[list[Segment]], number: int, error: NoRowError) -> int:
+        """No row is left where a segment of this log ends, for the replica that gave them has others: then one file is
+        made of two. Gives the number of the group that is to be mended now.
+        """
+        if error.end_offset is None:
+            groups[number] += groups.pop(number + 1)
+            return number
+        if not number or groups[number - 1][-1].end_offset <= self._begin:
+            self._begin = error.end_offset  # nor is there one before: what is left begins there
+            return number
+        before = groups[number - 1]
+        if self._mended and self._mended[-1].old_paths[0] == before[0].path:
+            self.ranges -= self._mended.pop().ranges
+        before += groups.pop(number)
+        return number - 1
 
     def _is_damaged(self, segment: Segment) -> bool:
         return bool(segment.damage) or segment.path in self._damage
 
-    def _mend(self, segment: Segment, *, is_last: bool) -> Generator[int, None, None]:
-        old = self._look_into(segment)
-        path = files.following(segment.path)
-        written_path = files.cleaned_path(path)
-        target = self._vfs.open(written_path, create=True, make_folders=False)
-        try:
-            keeps_old = False
+    def _mend(self, group: Sequence[Segment], *, is_last: bool) -> Generator[int, None, None]:
+        ranges = self.ranges
+        written_path = files.cleaned_path(files.following(group[0].path))
+        with contextlib.ExitStack() as opened:
+            target = self._vfs.open(written_path, create=True, make_folders=False)
+            opened.callback(target.close)
+            olds = []
+            for segment in group:
+                olds.append(old := look_into(self._vfs, segment, self._ids))
+                if old.file is not None:
+                    opened.callback(old.file.close)
             target.truncate(0)
             target.write_at(0, schema_message(*self._ids))
-            writer = MendedFile(target)
-            yield from self._fill(segment, old, writer)
-            writer.end()
+            writer = MendedFile(target, self._lowest_offset(group[0], olds[0]))
+            for number, (segment, old) in enumerate(zip(group, olds, strict=True)):
+                yield from self._fill(segment, old, writer)
+                if self._end is not None:
+                    group = group[: number + 1]  # the others are put aside as they are
+                    break
+            self._end_file(writer, is_last=is_last)
             target.sync()
-            for position, end_position in old.aside:  # not before all is there: else each try would leave a copy
-                keeps_old = not self._copy_aside(segment.path, old, position, end_position) or keeps_old
-                yield end_position - position
-            end_offset = self._end if self._end is not None else max(segment.end_offset, self._begin)
+            kept_paths = set()
+            for segment, old in zip(group, olds, strict=False):
+                # Not before all is there: else each try would leave a copy.
+                for position, end_position in old.aside:
+                    if not self._copy_aside(segment.path, old, position, end_position):
+                        kept_paths.add(segment.path)
+                    yield end_position - position
+            end_offset = self._end if self._end is not None else max(group[-1].end_offset, self._begin)
             base_offset = end_offset if writer.base_offset is None else writer.base_offset
             if writer.base_offset is None and self._end is None and not is_last:
                 return  # all of it was given up meanwhile: the next start removes it
-            if base_offset != files.base_offset_of(segment.path.rpartition("/")[2]):  # it was given up in part
-                path = files.segment_path(self._directory, base_offset)
+            path = self._path_of(base_offset, group)
             entries = yield from self._read_back(target, base_offset, end_offset)
             if entries:
                 rebuild.write_index(self._vfs, path, entries)
             self._mended.append(
-                _Mended(segment.path, written_path, path, base_offset, end_offset, target.size(), keeps_old)
+                _Mended(
+                    tuple(one.path for one in group),
+                    frozenset(kept_paths),
+                    written_path,
+                    path,
+                    base_offset,
+                    end_offset,
+                    target.size(),
+                    self.ranges - ranges,
+                )
             )
-        finally:
-            target.close()
-            if old.file is not None:
-                old.file.close()
 
-    def _look_into(self, segment: Segment) -> _Old:
-        """MendingError if it is of a format that this version does not know."""
-        try:
-            file = self._vfs.open(segment.path, read_only=True)
-        except FileNotFoundError:
-            return _Old(None, PackedEntries(b""), (), 0)
-        except OSError as error:
-            if is_shortage(error):
-                raise  # the disk is well
-            return _Old(None, PackedEntries(b""), ((0, 1),), 0)
-        try:
-            return self._understood(segment, file)
-        except OSError as error:
-            file.close()
-            if is_shortage(error):
-                raise
-            return _Old(None, PackedEntries(b""), ((0, 1),), 0)
-        except BaseException:
-            file.close()
-            raise
+    def _end_file(self, writer: MendedFile, *, is_last: bool) -> None:
+        if self._end is None and not is_last:
+            writer.end()
+        elif (end := writer.cut()) is not None:
+            self._end = end  # no row of it is lost, and who follows is given what covers it
 
-    def _understood(self, segment: Segment, file: File) -> _Old:
-        size_bytes = file.size()
-        head = file.read_at(0, SCHEMA_BYTES)
-        aside: list[tuple[int, int]] = []
-        newer = ""
-        try:
-            if check_schema_message(head, file=file.path) != self._ids:  # another stream's: none of it is ours
-                return _Old(file, PackedEntries(b""), ((0, size_bytes),), size_bytes)
-        except CorruptionError:
-            aside.append((0, len(head)))
-        except RemoteError as error:
-            aside.append((0, len(head)))
-            newer = error.message
-        scan = rebuild.scan_segment(
-            self._vfs,
-            file,
-            base_offset=segment.base_offset,
-            size_bytes=size_bytes,
-            flushed_position=size_bytes,
-            end_offset=segment.end_offset,
-            by_marks=False,  # else a message that holds batches could be taken for them
-        )
-        entries = PackedEntries(bytes(scan.entries))
-        if newer and not entries.count:  # with batches of ours, it is the number of the format that is damaged
-            raise MendingError(f"{file.path} cannot be mended: {newer}")
-        return _Old(file, entries, (*aside, *_between(entries, size_bytes)), size_bytes)
+    def _path_of(self, base_offset: int, group: Sequence[Segment]) -> str:
+        """The name of the file that begins there: not at all that of one of the old ones."""
+        for segment in group:
+            if files.base_offset_of(segment.path.rpartition("/")[2]) == base_offset:
+                return files.following(segment.path)
+        return files.segment_path(self._directory, base_offset)  # it was given up in part
 
-    def _copy_aside(self, path: str, old: _Old, position: int, end_position: int) -> bool:
+    def _lowest_offset(self, segment: Segment, old: Old) -> int:
+        """Where its file may begin. Of one that the log was opened without only the log's start is known."""
+        was_there = old.file is not None or segment.size_bytes > 0
+        return segment.base_offset if was_there or segment is not self._segments[0] else 0
+
+    def _copy_aside(self, path: str, old: Old, position: int, end_position: int) -> bool:
         """Whether the bytes that nobody understands are kept now."""
         if old.file is None:
             return False
@@ -286,7 +290,7 @@ class Mending(SlicedWork):
         self.has_kept = True
         return True
 
-    def _fill(self, segment: Segment, old: _Old, writer: MendedFile) -> Generator[int, None, None]:
+    def _fill(self, segment: Segment, old: Old, writer: MendedFile) -> Generator[int, None, None]:
         offset = segment.base_offset
         before = self._epoch_before(segment)
         window = None if old.file is None else Window(old.file, old.size_bytes)
@@ -395,11 +399,12 @@ class Mending(SlicedWork):
         for one in self._mended:
             self._vfs.rename(one.written_path, one.path)
             self._vfs.sync_dir(self._directory)
-            if one.keeps_old:
-                self._put_aside(one.old_path)
-            else:
-                self._vfs.remove(one.old_path)
-            self._vfs.remove(files.index_path(one.old_path))
+            for old_path in one.old_paths:
+                if old_path in one.kept_paths:
+                    self._put_aside(old_path)
+                else:
+                    self._vfs.remove(old_path)
+                self._vfs.remove(files.index_path(old_path))
         if self._end is not None:
             for segment in reversed(self._segments):
                 if segment.base_offset > self._mended[-1].base_offset:
@@ -414,7 +419,7 @@ class Mending(SlicedWork):
 
     def _lineage_anew(self) -> tuple[LineageEntry, ...]:
         """As the batches say: all of them are sound now."""
-        mended = {one.old_path: one for one in self._mended}
+        mended = self._mended_of()
         segments = []
         for segment in self._segments:
             if self._end is not None and segment.base_offset > self._mended[-1].base_offset:
@@ -426,6 +431,10 @@ class Mending(SlicedWork):
                 segments.append(segment)
         return epochs.joined(epochs.epochs_in(self._vfs, one) for one in segments)
 
+    def _mended_of(self) -> dict[str, _Mended]:
+        """What was made of each old file; of several, it is that of the last one."""
+        return {one.old_paths[-1]: one for one in self._mended}
+
     def _put_aside(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._vfs.rename(path, files.side_path(self._vfs, path, 0))
@@ -433,7 +442,7 @@ class Mending(SlicedWork):
 
     def _write_checkpoint(self) -> None:
         last = self._segments[-1]
-        mended = {one.old_path: one for one in self._mended}
+        mended = self._mended_of()
         if self._end is not None:
             anew: _Mended | None = self._mended[-1]
         else:
@@ -475,15 +484,3 @@ def _missing(segments: Sequence[Segment], damage: Sequence[Damage]) -> Iterator[
         assert one.end_offset is not None
         if first is None or one.end_offset <= first:  # else it is of a file that another one has taken the place of
             yield Segment(one.file, one.base_offset, one.end_offset, 0, 0, PackedEntries(b""), (one,))
-
-
-def _between(entries: PackedEntries, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """The positions of what lies between the batches that were found, and behind them."""
-    position = SCHEMA_BYTES
-    for number in range(entries.count):
-        extent = entries.extent(number)
-        if extent.position > position:
-            yield position, extent.position
-        position = extent.end_position
-    if position < size_bytes:
-        yield position, size_bytes
