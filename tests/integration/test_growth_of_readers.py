@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock import Message, aio
+from penstock import Message, MessageNotFound, aio
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess
 
@@ -60,3 +62,42 @@ async def test_a_group_that_begins_with_the_latest_gets_all_that_comes_then(
         values = [b"%d" % number for number in range(5)]
         assert {(await client.publish(f"{name}.{key}", value)).partition for value in values} == {1}
         assert await first(consumer.messages(), 5) == values
+
+
+async def test_the_last_of_a_key_is_that_of_the_partition_where_it_is_now(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    key = moved_key(1, 3)
+    await client.create_stream("lasts", "lasts", partitions=1)
+    await client.publish("lasts", b"old", key=key)
+    await client.alter_stream("lasts", partitions=3)
+    await client.publish("lasts", b"new", key=key)
+    assert (await client.last("lasts", key=key)).value == b"new"
+    assert (await client.last("lasts", key=key, partition=0)).value == b"old"
+    with pytest.raises(MessageNotFound):
+        await client.last("lasts", key="none")
+
+
+async def test_a_command_that_follows_a_stream_of_one_partition_shows_those_that_are_added(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    key = moved_key(1, 2)
+    await client.create_stream("followed", "followed.*", partitions=1, partition_by="token:2")
+    await client.publish(f"followed.{key}", b"old")
+    program = "from penstock.cli import main; main()"
+    command = [sys.executable, "-c", program, "read", "followed", "--follow", "--limit", "2"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--server", broker.client_address, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            first_line = json.loads(await process.stdout.readline())
+            await client.alter_stream("followed", partitions=2)
+            assert (await client.publish(f"followed.{key}", b"new")).partition == 1
+            second_line = json.loads(await process.stdout.readline())
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert (first_line["value"], second_line["value"]) == ("old", "new")

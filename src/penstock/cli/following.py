@@ -30,13 +30,19 @@ def following(
     timeout_s: float,
     *,
     for_ever: bool,
-    partition: int = 0,
+    partition: int | None = 0,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The batches from offset `begin` on; without `for_ever` an outage longer than the time-out ends it."""
+    """The batches from offset `begin` on; without `for_ever` an outage longer than the time-out ends it.
+
+    `partition` None: of a stream with one partition, and those that are added to it; once it has several, an outage
+    ends it as well.
+    """
+    from penstock.client.batches import partition_of
     from penstock.client.errors import TimedOut, Unavailable
 
-    at = begin
+    at, number = begin, partition or 0
     last: pa.Scalar | None = None
+    has_grown = False
     while True:
         source = client.read(
             info,
@@ -50,17 +56,21 @@ def following(
         try:
             with closing(source):
                 for batch in source:
+                    if (partition_of(batch) or 0) != number:
+                        has_grown = True
+                        yield batch
+                        continue
                     at = batch.column("offset")[-1].as_py() + 1
                     last = batch.column("timestamp")[-1]
                     yield batch
             return
         except (Unavailable, TimedOut) as error:
-            if not for_ever:
+            if not for_ever or has_grown:
                 raise
             reason = error.message if isinstance(error, TimedOut) else str(error)
             say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
-        wait_until_back(client, info, partition, timeout_s)
-        _check_same_log(client, info, partition, at - 1, last, timeout_s)
+        wait_until_back(client, info, number, timeout_s)
+        _check_same_log(client, info, number, at - 1, last, timeout_s)
         say_note(f"the broker at {client.server} answers again; going on at offset {at}")
 
 

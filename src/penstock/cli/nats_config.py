@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import is_wildcard
 from penstock.cli.failure import clearly
-from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, connected, examples
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
 
 EXAMPLES = examples(
     "penstock stream create orders 'orders.*' --partitions 4 --partition-by mapped",
-    "penstock nats-config orders >> nats-server.conf",
+    "penstock nats-config orders > mappings.conf",
+    "# nats-server takes one such block: name all streams at once",
+    "penstock nats-config orders payments > mappings.conf",
 )
 _WEIGHTS_MAX = 100  # nats-server counts in whole percents
 
@@ -24,7 +26,7 @@ _WEIGHTS_MAX = 100  # nats-server counts in whole percents
 @clearly
 def nats_config(
     ctx: typer.Context,
-    name: StreamArgument,
+    names: Annotated[list[str], typer.Argument(metavar="STREAM…", help="The streams that nats-server is to part.")],
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
@@ -35,16 +37,22 @@ def nats_config(
     token keeps its partition: nats-server hashes all that a wildcard of the subject stands for. On a subject without
     wildcards, chance decides.
 
-    It is for streams made with --partition-by mapped, or publisher on a subject without wildcards. Put it at the top of
-    nats-server.conf, or into an account, and reload nats-server. Other subscribers of the subject see the mapped one.
+    It is for streams made with --partition-by mapped, or publisher on a subject without wildcards; there keys lose
+    their order, as chance decides. Put it at the top of nats-server.conf, or into an account, and reload nats-server.
+    It takes one such block, of several the last: name all streams at once. Other subscribers see the mapped subject.
     """
     with connected(ctx, server, timeout) as (client, seconds):
-        info = client.stream(name, timeout=seconds)
-    typer.echo(mapping(info.config))
+        infos = [client.stream(name, timeout=seconds) for name in names]
+    typer.echo(mapping(*(info.config for info in infos)))
 
 
-def mapping(config: StreamConfig) -> str:
-    """The text for nats-server.conf. ValueError: nats-server cannot find this stream's partitions."""
+def mapping(*configs: StreamConfig) -> str:
+    """The text for nats-server.conf. ValueError: nats-server cannot find one of these streams' partitions."""
+    lines = [line for config in configs for line in _lines(config)]
+    return "\n".join(["mappings: {", *lines, "}"])
+
+
+def _lines(config: StreamConfig) -> list[str]:
     split = config.split
     if config.partitions == 1:
         raise ValueError(f"stream {config.name} has one partition: there is nothing to map")
@@ -54,16 +62,14 @@ def mapping(config: StreamConfig) -> str:
         raise ValueError(f"{text}; {how}")
     targets = [config.subject_of(number) for number in range(config.partitions)]
     if is_wildcard(config.subject):
-        lines = [f'  "{config.subject}": "{_by_tokens(config)}"']
-    elif len(targets) > _WEIGHTS_MAX:
+        return [f'  "{config.subject}": "{_by_tokens(config)}"']
+    if len(targets) > _WEIGHTS_MAX:
         raise ValueError(f"nats-server parts by whole percents: not into {len(targets)} partitions by chance")
-    else:
-        lines = [f'  "{config.subject}": [']
-        base, more = divmod(100, len(targets))
-        for number, target in enumerate(targets):
-            lines.append(f"    {{ destination: {target}, weight: {base + (number < more)}% }}")
-        lines.append("  ]")
-    return "\n".join(["mappings: {", *lines, "}"])
+    lines = [f"  # {config.name}: by chance, so the messages of a key are in no order", f'  "{config.subject}": [']
+    base, more = divmod(100, len(targets))
+    for number, target in enumerate(targets):
+        lines.append(f"    {{ destination: {target}, weight: {base + (number < more)}% }}")
+    return [*lines, "  ]"]
 
 
 _UNKNOWN = (PartitionBy.KEY, PartitionBy.RANGE)

@@ -15,7 +15,8 @@ import typer
 from penstock.base import limits
 from penstock.base.config import Acks
 from penstock.base.errors import RemoteError
-from penstock.base.subjects import subject_mistake
+from penstock.base.partitioning import PartitionBy
+from penstock.base.subjects import matches, subject_mistake
 from penstock.cli import output
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.options import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.client.blocking import Client
     from penstock.client.values import Envelope, PubAck
+    from penstock.messages import StreamInfo
 
 EXAMPLES = examples(
     "penstock publish orders.eu '{\"amount\": 42}' --key customer-7",
@@ -163,11 +165,15 @@ def _who_acks(
     found = client.streams_for(subject, timeout=timeout)
     if stream is not None:
         info = client.stream(stream, timeout=timeout)
+        if _is_mapped(info, subject):
+            found = [info]
         if info.stream_id not in {one.stream_id for one in found}:
             raise ValueError(f"stream {stream} stores {info.subject}, which does not cover {subject}")
         found = [info]
     if ack == "none":
         return []
+    if not found:  # nats-server may map the subject to one of a partition
+        found = [one for one in client.streams(timeout=timeout) if _is_mapped(one, subject)]
     if not found:
         text = f"no stream stores the subject {subject!r}; make one with `penstock stream create NAME SUBJECT`"
         raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
@@ -179,6 +185,11 @@ def _who_acks(
         advice = "publish with --envelope, or with --ack none" if may_ack else "publish with --ack none"
         raise ValueError(f"what stores {subject} sends no acks: {silent}; {advice}")
     return acking
+
+
+def _is_mapped(info: StreamInfo, subject: str) -> bool:
+    """Whether nats-server is to find the partition of what is published there; see `penstock nats-config`."""
+    return info.config.split.how is PartitionBy.MAPPED and matches(info.subject, subject)
 
 
 @contextmanager

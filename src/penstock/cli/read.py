@@ -181,7 +181,7 @@ def read(
             stop = None if to_place is None else _offset(client, info, number, to_place, seconds)
             if follow:
                 batches = following(
-                    client, info, begin.offset, stop, seconds, for_ever=timeout is None, partition=number
+                    client, info, begin.offset, stop, seconds, for_ever=timeout is None, partition=partition
                 )
             else:
                 source = client.read(

@@ -208,7 +208,8 @@ def _alter(
     fixed = [] if new_subject is None else ["subject"]
     fixed += [field.name for field in FIELDS if field.name in changes and field.name not in ALTERABLE]
     if fixed:
-        why = [f"--{field} {_WHY_FIXED.get(field, _ANOTHER_STREAM)}" for field in fixed]
+        flags = {field.name: field.flag for field in FIELDS}
+        why = [f"{flags.get(field, f'--{field}')} {_WHY_FIXED.get(field, _ANOTHER_STREAM)}" for field in fixed]
         raise ValueError("\n".join(why))
     if not changes:
         raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
@@ -218,7 +219,8 @@ def _alter(
             info = _moved(client, info, seconds)
     config = shown_config(info)
     flags = {field.name: field.flag.removeprefix("--") for field in FIELDS}
-    typer.echo(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in changes))
+    told = [*changes, "partitions"] if "range_bounds" in changes and "partitions" not in changes else list(changes)
+    typer.echo(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in told))
     if info.is_moving:
         typer.echo(f"keys are still on their way: {report.moving_text(info)}; `penstock stream show {info.name}` tells")
 

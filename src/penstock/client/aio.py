@@ -248,15 +248,14 @@ class Client:
         *,
         key: bytes | str | None = None,
         subject: str | None = None,
-        partition: int = 0,
+        partition: int | None = None,
         timeout: float = 10.0,
     ) -> Message:
-        """The latest message of a key, or on a plain subject. MessageNotFound."""
+        """The latest message of a key, or on a plain subject, in all partitions or in one. MessageNotFound."""
         if (key is None) == (subject is None):
             raise ValueError("give either key= or subject=")
-        if subject is not None:
-            return await self._get(stream, {"subject": subject}, partition, timeout)
-        return await self._get(stream, {"key": key.encode() if isinstance(key, str) else key}, partition, timeout)
+        wanted = {"subject": subject} if key is None else {"key": key.encode() if isinstance(key, str) else key}
+        return await getting.last(self._link, self._streams, stream, wanted, partition, timeout)
 
     async def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""

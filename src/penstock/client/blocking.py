@@ -282,10 +282,10 @@ class Client:
         *,
         key: bytes | str | None = None,
         subject: str | None = None,
-        partition: int = 0,
+        partition: int | None = None,
         timeout: float = 10.0,
     ) -> Message:
-        """The latest message of a key, or on a plain subject. MessageNotFound."""
+        """The latest message of a key, or on a plain subject, in all partitions or in one. MessageNotFound."""
         wanted: dict[str, Any] = {"key": key, "subject": subject, "partition": partition}
         return self._thread.run(self._client.last(stream, timeout=timeout, **wanted))
 

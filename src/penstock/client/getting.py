@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import batches
 from penstock.client.checks import check_asked_for
+from penstock.client.errors import MessageNotFound
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
 from penstock.client.values import Message, StreamName
@@ -28,3 +30,32 @@ async def get(
         return found
 
     return await streams.with_id(stream, timeout_s, ask)
+
+
+async def last(
+    link: Link,
+    streams: NamedStreams,
+    stream: StreamName,
+    which: dict[str, Any],
+    partition: int | None,
+    timeout_s: float,
+) -> Message:
+    """The latest with that `key` or `subject`, in one partition; None: in any of the stream's.
+
+    Where keys have moved, those in a newer partition are later; else the time of the messages tells.
+    """
+    info = await streams.now(stream, timeout_s)
+    if partition is not None or len(info.partitions) <= 1:
+        return await get(link, streams, stream, which, partition or 0, timeout_s)
+    asked = (get(link, streams, info, which, int(one.partition), timeout_s) for one in info.partitions)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    found = [one for one in answers if isinstance(one, Message)]
+    missing = [one for one in answers if isinstance(one, BaseException)]
+    for error in missing:
+        if not isinstance(error, MessageNotFound):
+            raise error
+    if not found:
+        raise missing[0]
+    moved = info.counts if "key" in which or info.config.split.token else ()
+    steps = moved or (len(info.partitions),)
+    return max(found, key=lambda one: (sum(count <= one.partition for count in steps), one.timestamp_us, one.partition))

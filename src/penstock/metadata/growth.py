@@ -48,7 +48,7 @@ def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig
     if partitions < before:
         mistakes.append(f"partitions: there are {before}, and none can be taken away: their messages would go with it")
     if range_bounds[: len(config.range_bounds)] != config.range_bounds:
-        text = f"those that there are stay, in their order, before new ones: {list(config.range_bounds)}"
+        text = f"those that there are stay, in their order, before new ones: {','.join(config.range_bounds)}"
         mistakes.append(f"range_bounds: {text}")
     if parse_split(config.partition_by).how is PartitionBy.MAPPED:
         text = "nats-server finds the partition, and with more of them most keys go to another one while others read on"
@@ -56,6 +56,9 @@ def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig
     if len(state.counts) >= limits.KEY_MAP_VERSIONS_MAX:
         text = f"it got more {limits.KEY_MAP_VERSIONS_MAX - 1} times, and can no more; make another stream"
         mistakes.append(f"partitions: {text}")
+    if config.range_bounds and "range_bounds" not in changes and partitions > before:
+        text = f"say where the {partitions - before} new ones begin, behind {','.join(config.range_bounds)}"
+        mistakes.append(f"range_bounds: {text}")
     grown = msgspec.structs.replace(config, partitions=partitions, range_bounds=range_bounds)
     if not mistakes:
         try:

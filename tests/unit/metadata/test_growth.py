@@ -129,7 +129,8 @@ def test_ranges_are_split_by_new_bounds() -> None:
         (ORDERS, {"partitions": 3, "partitons": 4}, "partitons: a stream has no such field; did you mean partitions?"),
         (ORDERS, {"partitions": 3, "": 1}, ": a stream has no such field"),
         (ORDERS, {"partitions": 3, "range_bounds": ["a", "b"]}, "range_bounds: only partition_by 'range'"),
-        (RANGES, {"partitions": 3}, "1 are given; 3 partitions have 2"),
+        (RANGES, {"partitions": 3}, "range_bounds: say where the 1 new ones begin, behind m"),
+        (RANGES, {"partitions": 4, "range_bounds": ["m", "p"]}, "2 are given; 4 partitions have 3"),
         (RANGES, {"range_bounds": ["d", "m"]}, "those that there are stay, in their order"),
         (RANGES, {"range_bounds": ["m", "m"]}, "two ranges begin with the same key"),
         (
