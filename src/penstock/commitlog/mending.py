@@ -22,6 +22,15 @@ one. A crash at any point leaves a log that is damaged, or less so, and that can
 | between those before and behind the hole                  | as it was: whoever follows compares it              |
 | … and they do not fit, or another replica has them        | as with other epochs, unless all around are of one  |
 | it was given up meanwhile (`begins`)                      | the log begins behind it                            |
+
+Each replica has segments of its own. Where another one has compacted, no row may be left of a segment here, or of where
+it begins or ends, but a batch that covers it from beyond. So two segments become one file:
+
+| no row is left                         | then                       | if there is no such segment                    |
+|----------------------------------------|----------------------------|------------------------------------------------|
+| of where a segment ends                | one file with that behind  | the log ends there; who follows gets the cover |
+| of where it begins, and a producer's   | one file with that before  | the log begins behind it                       |
+| batch, which covers no other, is next  |                            |                                                |
 """
 
 from __future__ import annotations
@@ -199,8 +208,8 @@ class Mending(SlicedWork):
         if error.end_offset is None:
             groups[number] += groups.pop(number + 1)
             return number
-        if not number or groups[number - 1][-1].end_offset <= self._begin:
-            self._begin = error.end_offset  # nor is there one before: what is left begins there
+        if not number:
+            self._begin = error.end_offset  # what is left begins there
             return number
         before = groups[number - 1]
         if self._mended and self._mended[-1].old_paths[0] == before[0].path:
@@ -225,15 +234,14 @@ class Mending(SlicedWork):
             target.truncate(0)
             target.write_at(0, schema_message(*self._ids))
             writer = MendedFile(target, self._lowest_offset(group[0], olds[0]))
-            for number, (segment, old) in enumerate(zip(group, olds, strict=True)):
+            for segment, old in zip(group, olds, strict=True):
                 yield from self._fill(segment, old, writer)
                 if self._end is not None:
-                    group = group[: number + 1]  # the others are put aside as they are
                     break
             self._end_file(writer, is_last=is_last)
             target.sync()
             kept_paths = set()
-            for segment, old in zip(group, olds, strict=False):
+            for segment, old in zip(group, olds, strict=True):
                 # Not before all is there: else each try would leave a copy.
                 for position, end_position in old.aside:
                     if not self._copy_aside(segment.path, old, position, end_position):
