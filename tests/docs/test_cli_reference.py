@@ -79,6 +79,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "latency",
             "limits",
             "many",
+            "partitions",
             "reach",
             "read-replicas",
             "replicated",
