@@ -55,6 +55,13 @@ async def test_reading_all_keeps_the_order_of_each(client: aio.Client) -> None:
     assert found == sent
     assert (await client.to_table("p-read", columns=["value"])).num_rows == 1_500
     assert (await client.to_table("p-read", partition=3)).num_rows == 0
+    table = await client.to_table("p-read")
+    assert table.column_names[-1] == "partition"
+    places = await client.to_table("p-read", columns=["partition", "offset"])
+    by_place = [("partition", "ascending"), ("offset", "ascending")]
+    assert places.sort_by(by_place).equals(table.select(["partition", "offset"]).sort_by(by_place))
+    assert len(set(zip(*places.to_pydict().values(), strict=True))) == 1_500
+    assert set(places.column("partition").to_pylist()) <= {0, 1, 2, 3}
     got = await client.get("p-read", 7, partition=2)
     assert (got.partition, got.value) == (2, b"2-7")
     async for message in client.messages("p-read"):

@@ -13,14 +13,14 @@ the `StreamInfo` that a call returned; the latter means that very stream and no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
-from penstock.client import added, appending, archives, batches, getting, reading, truncating
+from penstock.client import added, appending, archives, batches, getting, reading, truncating, whole
 from penstock.client.checks import require, stream_config, wanted_columns
 from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
@@ -277,20 +277,13 @@ class Client:
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
-        """What `read` yields, as one pyarrow table in memory."""
-        import pyarrow as pa
+        """What `read` yields, as one pyarrow table in memory; of several partitions with a column `partition`."""
+        info = await self._streams.now(stream, timeout)
 
-        from penstock.batch.schema import arrow_schema
+        def read(wanted: list[str] | None) -> AsyncIterator[pa.RecordBatch]:
+            return self.read(info, start, end=end, partition=partition, columns=wanted, timeout=timeout)
 
-        wanted = wanted_columns(columns)
-        schema = arrow_schema()
-        if wanted is not None:
-            schema = pa.schema([schema.field(name) for name in wanted])
-        found = [
-            batch
-            async for batch in self.read(stream, start, end=end, partition=partition, columns=wanted, timeout=timeout)
-        ]
-        return pa.Table.from_batches(found, schema=schema)
+        return await whole.as_table(info, columns, read)
 
     async def to_pandas(
         self,

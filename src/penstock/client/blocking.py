@@ -303,7 +303,7 @@ class Client:
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
-        """What `read` yields, as one pyarrow table in memory."""
+        """What `read` yields, as one pyarrow table in memory; of several partitions with a column `partition`."""
         return self._thread.run(
             self._client.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
         )

@@ -7,7 +7,8 @@
 | `key`     | binary or text                  | no keys                                                     |
 | `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is written as a block  |
 
-`offset` and `timestamp`, as a reader yields them, are left out: the broker gives new ones. Any other column is refused.
+`offset`, `timestamp` and `partition`, as a reader yields them, are left out: the broker gives new ones. Any other
+column is refused.
 Where there are no rows nothing is appended, and no column is missing.
 """
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WRITTEN = ("subject", "key", "value", "headers")
-_IGNORED = ("offset", "timestamp")
+_IGNORED = ("offset", "timestamp", "partition")
 _NO_VALUE = "the column 'value' is missing; to append tombstones, give it with nulls"
 _BATCH_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message, generously
 
