@@ -5,8 +5,8 @@ taking the keys that leave it as soon as the image has the new partitions; once 
 mark: where that ends. The leader of a new one begins to take its keys when all older partitions have their marks in its
 image, and, where it hears the whole subject, nothing can come any more that the older ones have stored: behind a
 barrier, a while for what is between the servers of NATS, and another barrier. So does any later leader of it: what is
-on its way knows nothing of leaders. A group reads a new partition once it has read the older
-ones up to their marks (`penstock.node.offsets`).
+on its way knows nothing of leaders. A group reads a new partition once it has read the older ones up to their marks
+(`penstock.node.offsets`).
 
 A leader that follows one who stopped has the same image, or a later one, so it does not take those keys either. It
 proposes the mark if that is missing, or if its log ends before the mark: an unclean election has lost what lay between.
@@ -85,8 +85,7 @@ class Moving:
         if not stream.moves_keys:
             return
         if leadership is None:
-            self._owing.pop(partition, None)
-            self._opening.pop(partition, None)
+            self.forget(partition)
             return
         keys, grown = partition.keys, self._grown(stream)
         is_new = keys is None or keys.leadership is not leadership
@@ -106,6 +105,13 @@ class Moving:
         else:
             self._owing.pop(partition, None)
         self._subscriptions.look_again(partition)
+
+    def forget(self, partition: Partition) -> None:
+        """It is gone from here."""
+        self._owing.pop(partition, None)
+        self._opening.pop(partition, None)
+        if self._last is not None and self._last.stream.stream_id == partition.key.stream_id:
+            self._last = None
 
     def _grown(self, stream: StreamState) -> _Grown:
         """What is the same for all partitions of a stream: they are looked at one after the other."""

@@ -309,6 +309,7 @@ class Replicas:
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
         self.repairs.forget(partition)
+        self.moving.forget(partition)
         self.truncations.refuse(partition, error)
         self.rollups.ended(partition)
         self._tell_closed(partition, error)

@@ -375,3 +375,17 @@ def test_nothing_is_refused_for_a_partition_to_which_it_may_have_come_before() -
     broker.turn()
     (refused,) = publish(broker, MOVED[0])
     assert refused.body["reason"] == ErrorCode.KEY_MOVING
+
+
+def test_nothing_is_left_of_a_stream_that_is_deleted_while_its_keys_move() -> None:
+    broker = with_orders()
+    broker.syncs_hang = True
+    publish(broker, *NAMES)
+    grow(broker)
+    assert broker.stream("orders").is_moving
+    broker.syncs_hang = False
+    broker.delete("orders")
+    broker.settle()
+    moving = broker.node._replicas.moving
+    assert not (moving._owing or moving._opening or moving._last)
+    assert moving.next_deadline_us is None
