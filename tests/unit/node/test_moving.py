@@ -387,5 +387,5 @@ def test_nothing_is_left_of_a_stream_that_is_deleted_while_its_keys_move() -> No
     broker.delete("orders")
     broker.settle()
     moving = broker.node._replicas.moving
-    assert not (moving._owing or moving._opening or moving._last)
+    assert (moving._owing, moving._opening, moving._last) == ({}, {}, None)
     assert moving.next_deadline_us is None
