@@ -75,7 +75,7 @@ def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[in
         leaving: dict[int, Partition] = {
             int(number): one
             for number, one in takers.items()
-            if number < before and one.keys and not one.keys.is_silent
+            if number < before and one.keys is not None and one.keys.is_open and not one.keys.is_silent
         }
         for number in range(before, after):
             goes_to = takers.get(PartitionId(number))

@@ -389,3 +389,17 @@ def test_nothing_is_left_of_a_stream_that_is_deleted_while_its_keys_move() -> No
     moving = broker.node._replicas.moving
     assert (moving._owing, moving._opening, moving._last) == ({}, {}, None)
     assert moving.next_deadline_us is None
+
+
+def test_two_growths_at_once_come_to_their_ends_one_after_the_other() -> None:
+    broker = with_orders()
+    broker.nats.confirms = False
+    broker.request(AlterStreamRequest(name="orders", changes={"partitions": 4}))
+    broker.request(AlterStreamRequest(name="orders", changes={"partitions": 7}))
+    assert broker.stream("orders").is_moving  # what was added first has not taken its keys, so it gives none up
+    broker.nats.confirms = True
+    broker.turn()
+    for _ in range(4):
+        broker.tick(limits.KEYS_SETTLE_MS)
+    assert not broker.stream("orders").is_moving
+    assert where(publish(broker, *NAMES)) == place(KeyMap((2, 4, 7)), NAMES)
