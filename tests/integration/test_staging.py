@@ -85,7 +85,7 @@ async def test_what_cannot_be_is_refused(client: aio.Client) -> None:
     with pytest.raises(penstock.StreamNotFound):
         await staging.stage("nowhere", rows(1))
     with pytest.raises(ValueError, match="unknown columns"):
-        await staging.stage(name, [{"value": b"a", "partition": b"1"}])
+        await staging.stage(name, [{"value": b"a", "colour": b"1"}])
     one = await staging.stage(name, rows(1))
     with pytest.raises(ValueError, match="not all zeros"):
         await staging.publish(name, [one], query_id=bytes(16), batch_id=0)
