@@ -44,9 +44,10 @@ class World:
     def attempt(self, batch_id: int, pieces: int) -> Iterator[None]:
         """What a driver does, step by step; it may be left anywhere."""
         self.attempts += 1
+        attempt = self.attempts  # others begin while this one stages
         values, ranges = [], []
         for number in range(pieces):
-            own = tuple(b"%d.%d.%d.%d" % (batch_id, self.attempts, number, row) for row in range(2))
+            own = tuple(b"%d.%d.%d.%d" % (batch_id, attempt, number, row) for row in range(2))
             caller = staging(self.broker, *own)
             broker = self.broker
             yield
