@@ -324,19 +324,6 @@ CLUSTER_MUTANTS = (
         "            keys.is_open = True",
     ),
     Mutant(
-        "a partition that was added takes keys while older ones' messages may come",
-        _MOVING,
-        "_SETTLE_US = limits.KEYS_SETTLE_MS * 1_000",
-        "_SETTLE_US = 0",
-        also=(
-            Patch(
-                "penstock.node.subscriptions",
-                "        if self._is_up:\n            self._ask_barrier(None, reached)",
-                "        if False:\n            self._ask_barrier(None, reached)",
-            ),
-        ),
-    ),
-    Mutant(
         "who joins a shared subscription does not wait for its barrier",
         "penstock.node.subscriptions",
         "takes=not (self._is_up and channel.is_asked)",
