@@ -109,7 +109,7 @@ class _Kept:
         self.offsets: Offsets | None = None
         self.failure: RemoteError | None = None
         self.written = 0  # rows that are not committed yet
-        self.begun: set[Place] = set()  # of which a row was written since: what says only where a group begins is late
+        self.begun: set[Place] = set()  # of which a row is on its way: what says only where a group begins is late
         self.is_swept = False
         self.members: GroupMembers | None = None  # as long as `offsets`
 
@@ -176,12 +176,12 @@ class GroupOffsets:
         assert kept.offsets is not None
         assert kept.members is not None
         kept.members.check_commit(request, now.elapsed_us)
-        rows, added = [], 0
+        rows, places, added = [], list[Place](), 0
         for one in request.offsets:
             place = Place(request.group, one.stream_id, one.partition)
             if one.is_begin and (place in kept.offsets or place in kept.begun):
                 continue
-            kept.begun.add(place)
+            places.append(place)
             if one.offset is not None:
                 self._check_there(one.stream_id, one.partition)
                 added += place not in kept.offsets
@@ -196,7 +196,10 @@ class GroupOffsets:
             self._outbox.reply(caller, CommitOffsetsResponse(committed_us=TimestampUs(now.wall_us)))
             return
 
+        kept.begun.update(places)
+
         def heard(response: Response | RemoteError) -> None:
+            kept.begun.difference_update(places)  # what is committed is among the offsets
             if isinstance(response, AppendResponse):
                 self._outbox.reply(caller, CommitOffsetsResponse(committed_us=response.timestamp_us))
             else:

@@ -5,7 +5,7 @@ This module imports nothing of ours but that.
 
 from __future__ import annotations
 
-from penstock.sim.planting import Mutant, Patch, plant
+from penstock.sim.planting import Mutant, plant
 
 _RULES = "penstock.replication.rules"
 _LEADER = "penstock.replication.leader"

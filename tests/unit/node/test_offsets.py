@@ -491,3 +491,25 @@ def test_brokers_that_are_upgraded_one_by_one_have_it_compacted_when_all_are() -
     index = brokers.leader.image.index
     brokers.run(10_000)
     assert brokers.leader.image.index == index
+
+
+def test_where_a_group_begins_is_kept_only_where_nothing_is_committed_or_on_its_way() -> None:
+    broker = with_offsets()
+
+    def begins(offset: int) -> CommitOffsetsRequest:
+        request = commit_of(broker, offset)
+        assert isinstance(request, CommitOffsetsRequest)
+        offsets = tuple(msgspec.structs.replace(one, is_begin=True) for one in request.offsets)
+        return msgspec.structs.replace(request, offsets=offsets)
+
+    assert told(broker) == {}  # and what is there is read
+    broker.disk_runs_at_once = False
+    callers = [broker.request(begins(3)), broker.request(begins(5))]
+    broker.disk_runs_at_once = True
+    broker.settle()
+    for caller in callers:
+        broker.answer(caller, CommitOffsetsResponse)
+    assert told(broker) == {0: 3}
+    committed(broker, 8)
+    broker.ask(begins(1), CommitOffsetsResponse)
+    assert told(broker) == {0: 8}
