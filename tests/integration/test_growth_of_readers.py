@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import pytest
 
@@ -102,3 +103,20 @@ async def test_a_command_that_follows_a_stream_of_one_partition_shows_those_that
         if process.returncode is None:
             process.kill()
     assert (first_line["value"], second_line["value"]) == ("old", "new")
+
+
+async def test_rows_are_staged_and_published_in_a_partition_that_was_added(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    key, rows = moved_key(2, 4), [{"value": b"v"}]
+    await client.create_stream("staged-on", "staged-on", partitions=2)
+    query = uuid4()
+    one = await client.staging.stage("staged-on", rows, partition=1)
+    await client.staging.publish("staged-on", [one], query_id=query, batch_id=0, partition=1)
+    async with await broker.client() as another:
+        await another.alter_stream("staged-on", partitions=4)
+    place = (await client.publish("staged-on", b"first", key=key, retries=20, headers={"Nats-Msg-Id": "1"})).partition
+    assert place >= 2
+    two = await client.staging.stage("staged-on", [{"key": key.encode(), "value": b"v"}], partition=place)
+    await client.staging.publish("staged-on", [two], query_id=query, batch_id=1, partition=place)
+    assert [one.value async for one in client.messages("staged-on", partition=place)] == [b"first", b"v"]

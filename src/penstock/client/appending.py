@@ -20,7 +20,7 @@ async def append(
     link: Link, streams: NamedStreams, stream: StreamName, data: Any, partition: int, timeout: float
 ) -> list[AppendResult]:
     """See `Client.append`."""
-    info = await streams.info(stream, timeout)
+    info = await streams.info(stream, timeout, partition)
     number = reading.partition_number(info, partition)
     table = column_data.to_table(data, stream_subject=info.config.subject_of(number))
     bytes_max = min(limits.APPEND_BYTES_MAX, link.hello.limits.append_bytes_max)

@@ -84,10 +84,12 @@ class OneAck:
             self._future.set_result(parse_ack(data))
         except RemoteError as error:
             if error.code == ErrorCode.KEY_MOVING:
+                self._unheard -= 1
                 self._refusal = error
                 self._publisher.send_later(RETRY_S, self._outgoing, self._token, self._sent)
             elif error.code == ErrorCode.KEY_ELSEWHERE and self._reroute is not None and self._reroutes < _REROUTES_MAX:
                 self._reroutes += 1
+                self._unheard -= 1
                 self._refusal = error
                 self._publisher.run(self._send_there(self._reroute))
             else:
@@ -116,12 +118,11 @@ class OneAck:
             self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
 
     def _sent(self) -> None:
-        self._refusal = None  # what became of the last try counts
         self._unheard += 1
 
     def late(self) -> None:
         """The time-out has passed."""
-        if not self._future.done() and self._refusal is not None:
+        if not self._future.done() and self._refusal is not None and self._unheard <= 0:
             self._future.set_exception(self._refusal)
         elif not self._future.done() and self._unheard <= 0:
             self._publisher.nobody_stores(self._outgoing.subject, self._future)

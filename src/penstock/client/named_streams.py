@@ -120,12 +120,14 @@ class NamedStreams:
         answer, _ = await self._link.call(FindStreamsRequest(subject=subject), FindStreamsResponse, timeout_s=timeout)
         return list(answer.streams)
 
-    async def info(self, stream: StreamName, timeout: float) -> StreamInfo:
-        """One as it is known, perhaps for long."""
+    async def info(self, stream: StreamName, timeout: float, partition: int = 0) -> StreamInfo:
+        """One as it is known, perhaps for long; asked for anew where it may have got that partition since."""
         if isinstance(stream, StreamInfo):
             self._link.learn(stream)
             return stream
-        return self._known.get(stream) or await self.named(stream, timeout)
+        known = self._known.get(stream)
+        is_enough = known is not None and partition < max(1, len(known.partitions))
+        return known if known is not None and is_enough else await self.named(stream, timeout)
 
     async def now(self, stream: StreamName, timeout: float) -> StreamInfo:
         """One as any broker knows it now, or as the caller has it."""

@@ -114,7 +114,7 @@ class Producer:
         error: BaseException | None = None
         async with self._numbering:
             if self._info is None:
-                self._info = await self._streams.info(self._stream, timeout)
+                self._info = await self._streams.info(self._stream, timeout, self._partition or 0)
             number = reading.partition_number(self._info, self._partition)
             table = columns.to_table(data, stream_subject=self._info.config.subject_of(number))
             bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)

@@ -115,7 +115,7 @@ class Staging:
         StreamChanged, StorageFailed, TimedOut.
         """
         deadline_s = asyncio.get_running_loop().time() + timeout
-        info = await self._streams.info(stream, timeout)
+        info = await self._streams.info(stream, timeout, partition)
         try:
             return await self._stage(info, data, partition, deadline_s)
         except StreamChanged:
@@ -129,7 +129,7 @@ class Staging:
         number = reading.partition_number(info, partition)
         table = columns.to_table(data, stream_subject=info.config.subject_of(number))
         bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
-        holder = await self._holder(info.stream_id, deadline_s)
+        holder = await self._holder(info.stream_id, number, deadline_s)
         request = StageRequest(stream_id=holder.stream_id, partition=number)
         waiting: deque[asyncio.Task[StagedBatch]] = deque()
         done: list[StagedBatch] = []
@@ -151,9 +151,10 @@ class Staging:
         answer, _ = await until_taken(self._link, request, StageResponse, deadline_s, message)
         return StagedBatch(answer.base_offset, answer.end_offset, answer.leader_epoch, len(message))
 
-    async def _holder(self, stream_id: StreamId, deadline_s: float) -> StreamInfo:
+    async def _holder(self, stream_id: StreamId, number: int, deadline_s: float) -> StreamInfo:
+        """What holds the staged rows of a stream; asked for again where the stream got more partitions."""
         holder = self._holders.get(stream_id)
-        if holder is None:
+        if holder is None or number >= len(holder.partitions):
             timeout_s = max(0.001, deadline_s - asyncio.get_running_loop().time())
             request = StagedStreamRequest(stream_id=stream_id, timeout_ms=milliseconds(timeout_s))
             answer, _ = await self._link.call(request, StagedStreamResponse, timeout_s=timeout_s + CREATE_GRACE_S)
@@ -185,7 +186,7 @@ class Staging:
         query = _query_id(query_id)
         if not 0 <= batch_id < 2**63:
             raise ValueError(f"batch {batch_id}: they count from 0, up to 2^63")
-        info = await self._streams.info(stream, timeout)
+        info = await self._streams.info(stream, timeout, partition)
         number = reading.partition_number(info, partition)
         parts = list(staged)
         for one in parts:

@@ -192,7 +192,15 @@ class Administration:
             if not missing:
                 wait(holder)
                 return
-            self._add(holder, tuple(one.replicas for one in missing), (), (), wait, done)
+
+            def added(response: Response | RemoteError) -> None:
+                there = self._image.names.get(name)
+                if there is not None and len(self._image.streams[there].partitions) >= len(target.partitions):
+                    wait(self._image.streams[there])  # somebody else has asked for them as well
+                else:
+                    done(response)
+
+            self._add(holder, tuple(one.replicas for one in missing), (), (), wait, added)
             return
         check_room(image, target.config.partitions)
 
