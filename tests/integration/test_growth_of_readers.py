@@ -8,9 +8,11 @@ import sys
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
+import nats
 import pytest
+from nats.aio.msg import Msg
 
-from penstock import Message, MessageNotFound, aio
+from penstock import Message, MessageNotFound, TimedOut, aio
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess
 
@@ -120,3 +122,26 @@ async def test_rows_are_staged_and_published_in_a_partition_that_was_added(
     two = await client.staging.stage("staged-on", [{"key": key.encode(), "value": b"v"}], partition=place)
     await client.staging.publish("staged-on", [two], query_id=query, batch_id=1, partition=place)
     assert [one.value async for one in client.messages("staged-on", partition=place)] == [b"first", b"v"]
+
+
+async def test_what_was_refused_once_is_not_denied_where_a_later_try_may_be_stored(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    refusal = {"error": {"code": 503, "err_code": 10008, "description": "moves"}, "stream": "s", "reason": "key_moving"}
+    connection = await nats.connect(broker.nats_url)
+    tries = 0
+
+    async def leader(message: Msg) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            await message.respond(json.dumps(refusal).encode())
+
+    try:
+        await connection.subscribe("scripted", cb=leader)
+        await connection.flush()
+        with pytest.raises(TimedOut, match="whether it is stored is unknown"):
+            await client.publish("scripted", b"v", timeout=2.0)
+    finally:
+        await connection.close()
+    assert tries == 2
