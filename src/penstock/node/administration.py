@@ -267,7 +267,7 @@ class Administration:
                     creation.state.stream_id,
                     creation.deadline_us,
                     lambda error, broker_id=broker_id: self._heard(creation, broker_id, error),  # type: ignore[misc]
-                    _awaited(creation.state),
+                    Awaited.of(creation.state),
                 )
             else:
                 self._ask_peer(creation, broker_id)
@@ -280,7 +280,7 @@ class Administration:
             self._heard(creation, broker_id, response if isinstance(response, RemoteError) else None)
 
         request = AwaitStreamRequest(
-            stream_id=creation.state.stream_id, timeout_ms=left_ms, **_awaited(creation.state)._asdict()
+            stream_id=creation.state.stream_id, timeout_ms=left_ms, **Awaited.of(creation.state)._asdict()
         )
         self._peers.send(broker_id, request, done=done)
 
@@ -496,8 +496,3 @@ class Administration:
         creations, self._creations = self._creations, []
         for creation in creations:
             creation.done(error)
-
-
-def _awaited(state: StreamState) -> Awaited:
-    """What others have to know of a stream that has just changed."""
-    return Awaited(state.intake_us, len(state.partitions))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
+from penstock.metadata.image import StreamState
 
 _NOT_CONFIRMED = "the stream is there, but NATS has not confirmed its subscription in time; it stores once NATS is back"
 _NOT_OPENED = "the stream is there, but the disk has not made its files in time; it stores once they are there"
@@ -26,6 +27,11 @@ class Awaited(NamedTuple):
 
     intake_us: int = 0
     partitions: int = 0
+
+    @classmethod
+    def of(cls, state: StreamState) -> Awaited:
+        """A stream as it is now."""
+        return cls(state.intake_us, len(state.partitions))
 
 
 ANYHOW = Awaited()
