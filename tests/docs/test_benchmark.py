@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.bench import clusters, peers
 from penstock.bench.systems import VARIANTS
-from penstock.broker.settings import Address
 from penstock.cli.reference import commands
 
 DOCS = Path(__file__).parents[2] / "docs"

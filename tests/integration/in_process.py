@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.clock import Now
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.peers import Peers
 from penstock.broker.server import Server, bind
-from penstock.broker.settings import Address
 from penstock.messages import PeerHelloRequest
 from penstock.node.node import Node
 from penstock.node.settings import Settings

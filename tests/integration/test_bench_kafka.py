@@ -9,6 +9,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import kafka, worker
 from penstock.bench.content import difference
@@ -16,7 +17,6 @@ from penstock.bench.generator import Load
 from penstock.bench.kafka import KafkaLog, KafkaSystem, MockSystem, variants
 from penstock.bench.readers import ReadTask
 from penstock.bench.rounds import untrue
-from penstock.broker.settings import Address
 from tests.extent import needs_time
 
 pytestmark = needs_time

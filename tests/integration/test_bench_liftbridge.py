@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import liftbridge, liftbridge_format, worker
 from penstock.bench.content import difference
@@ -22,7 +23,6 @@ from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.readers import ReadTask
 from penstock.bench.rounds import untrue
 from penstock.bench.systems import System, nats_server
-from penstock.broker.settings import Address
 from tests.extent import needs_time
 
 pytestmark = needs_time

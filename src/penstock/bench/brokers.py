@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.limits import BENCH_START_S
 from penstock.bench import vital
 from penstock.broker.child import Launched, free_ports, launched, watched
-from penstock.broker.settings import Address
 from penstock.client import blocking
 from penstock.client.blocking import Client
 from penstock.messages import StreamInfo

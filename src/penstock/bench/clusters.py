@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock.base.addresses import Address, parse_address
 from penstock.bench.brokers import TIMEOUT_S, Brokers, running_brokers, until
 from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.systems import (
@@ -36,7 +37,6 @@ from penstock.bench.systems import (
 )
 from penstock.bench.traffic import Traffic, traffic
 from penstock.broker.child import free_ports
-from penstock.broker.settings import Address, parse_address
 from penstock.messages import StreamInfo
 
 REPLICAS = 3

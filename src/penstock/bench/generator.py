@@ -20,12 +20,12 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import frames, liftbridge_format
 from penstock.bench.content import Content
 from penstock.bench.nats_socket import NatsSocket, inbox
 from penstock.bench.processes import cpu_seconds_of
-from penstock.broker.settings import Address
 
 _READ_BYTES = 256 * 1024
 _SEND_BYTES = 1 << 20

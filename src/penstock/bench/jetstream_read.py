@@ -13,10 +13,10 @@ import time
 import msgspec
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench.content import Content, Tally
 from penstock.bench.nats_socket import NatsSocket, inbox
-from penstock.broker.settings import Address
 
 _BATCH = 2_000
 _BATCH_BYTES_MAX = 16 << 20

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.base import limits
+from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError
 from penstock.bench import worker
 from penstock.bench.content import Content, Tally
@@ -44,7 +45,6 @@ from penstock.bench.generator import GENERATOR, Load, Published
 from penstock.bench.processes import cpu_seconds_of, listening_on
 from penstock.bench.readers import Clock, Consumed, ReadTask, chained
 from penstock.bench.systems import Log, System, Variant, time_for
-from penstock.broker.settings import Address, parse_address
 
 if TYPE_CHECKING:
     import confluent_kafka

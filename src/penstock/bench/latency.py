@@ -24,6 +24,7 @@ from contextlib import ExitStack
 import msgspec
 
 from penstock.base import limits
+from penstock.base.addresses import parse_address
 from penstock.base.errors import OperationalError
 from penstock.bench import worker
 from penstock.bench.content import Content, difference
@@ -35,7 +36,6 @@ from penstock.bench.refusals import refusal
 from penstock.bench.rounds import Measure, Measurement
 from penstock.bench.schedule import Plan
 from penstock.bench.systems import JetStreamLog, Log, NatsLog, PenstockLog, System
-from penstock.broker.settings import parse_address
 
 ACK, CONSUMER, LATE = "ack", "consumer", "late"
 PATHS = {ACK: "publish → ack", CONSUMER: "publish → consumer", LATE: "the sender's own delay"}

@@ -23,11 +23,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from penstock.base.addresses import Address
 from penstock.bench.content import Content, Tally
 from penstock.bench.nats_socket import NatsSocket, inbox
 from penstock.bench.schedule import Plan, index_of
 from penstock.bench.timed_socket import TimedSocket
-from penstock.broker.settings import Address
 from penstock.client.aio import Client
 from penstock.client.connecting import connect
 

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from penstock.base.addresses import Address
 from penstock.bench import frames
 from penstock.bench.content import Content, Tally
 from penstock.bench.nats_socket import inbox
 from penstock.bench.schedule import Contents, Plan
 from penstock.bench.timed_socket import TimedSocket, sharpen_timers
-from penstock.broker.settings import Address
 
 _LEAD_NS = 50_000_000  # between the start and the first message
 _ERROR_BYTES_MAX = 300

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_SECONDS_MAX, BENCH_START_S
 from penstock.bench import liftbridge_format
@@ -26,7 +27,6 @@ from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import listening_on
 from penstock.bench.readers import Clock, Consumed, ReadTask, chained
 from penstock.bench.systems import Log, NatsLog, System, Variant
-from penstock.broker.settings import Address, parse_address
 
 if TYPE_CHECKING:
     import grpc

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_STALL_S, MIB
 from penstock.bench import worker
@@ -36,7 +37,6 @@ from penstock.bench.nats_socket import NatsSocket, inbox
 from penstock.bench.report import Limit
 from penstock.bench.responders import RespondTask, respond_asyncio
 from penstock.bench.systems import nats_server
-from penstock.broker.settings import Address
 
 ROUNDS = 5
 _MIB = float(MIB)

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import vital
 from penstock.bench.nats_socket import NatsSocket, inbox
-from penstock.broker.settings import Address
 
 RETRY_S = 0.1
 SILENT_S = 1.0

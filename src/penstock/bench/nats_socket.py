@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench.frames import Delivery, Scanned, scan
-from penstock.broker.settings import Address
 
 _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"name":"penstock-bench"}\r\n'
 _READ_BYTES = 1 << 20

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from penstock.base.addresses import Address
 from penstock.bench import extras, kafka, liftbridge
 from penstock.bench.systems import Variant
-from penstock.broker.settings import Address
 
 NAMES = {"kafka": kafka.NAMES, "liftbridge": liftbridge.NAMES}
 """The variants of each product."""

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import IO
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import vital
 from penstock.broker.child import OnEnd
-from penstock.broker.settings import Address
 from penstock.broker.tied import tied, uninterrupted
 
 _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) composes it

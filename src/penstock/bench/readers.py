@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from crc32c import crc32c
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_STALL_S, MIB
 from penstock.bench import worker
 from penstock.bench.content import Content, difference
 from penstock.bench.processes import cpu_seconds_of
-from penstock.broker.settings import Address
 from penstock.client import blocking, connecting
 
 if TYPE_CHECKING:

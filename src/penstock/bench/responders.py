@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from penstock.base.addresses import Address
 from penstock.bench.nats_socket import NatsSocket
-from penstock.broker.settings import Address
 
 _READ_BYTES = 1 << 20
 _BODY = b'{"stream":"bench-1","seq":100000,"offset":99999,"partition":0,"epoch":1,"replicas":1,"fsynced":true}'

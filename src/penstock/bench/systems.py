@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_POOL_BYTES_MAX, BENCH_STALL_S
 from penstock.bench import jetstream_read, responders, vital, worker
@@ -38,7 +39,6 @@ from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import child, children_of
 from penstock.broker.child import serving
 from penstock.broker.nats_server import find_nats_server
-from penstock.broker.settings import Address, parse_address
 from penstock.client import blocking
 from penstock.client.blocking import Client
 from penstock.commitlog.index import ENTRY_BYTES

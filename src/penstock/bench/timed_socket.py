@@ -16,10 +16,10 @@ from collections import deque
 from itertools import islice
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench.frames import Delivery, scan
 from penstock.bench.nats_socket import NatsSocket
-from penstock.broker.settings import Address
 
 _PARTS_PER_SEND = 64
 _PR_SET_TIMERSLACK = 29

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.peer_connection import PeerConnection
-from penstock.broker.settings import Address
 from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import PeerRequest
 

@@ -32,11 +32,12 @@ from typing import Annotated
 import msgspec
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig
 from penstock.broker.data_dir import MACHINE_FILE, check_is_free, has_identity, hold_folder, write_json
-from penstock.broker.settings import BROKER_ID_MAX, RACK_CHARS_MAX, Address, Voter, as_reached
+from penstock.broker.setting_values import BROKER_ID_MAX, RACK_CHARS_MAX, Voter, as_reached
 from penstock.vfs.real import read_whole
 
 _FORMAT = 1

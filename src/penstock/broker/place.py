@@ -21,7 +21,8 @@ from dataclasses import replace
 from penstock.base.addresses import is_address, parse_address
 from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
-from penstock.broker.config import BrokerConfig, beyond_reach, unprotected
+from penstock.broker.config import BrokerConfig
+from penstock.broker.config_checks import beyond_reach, unprotected
 from penstock.broker.data_dir import DataDir
 from penstock.node.known import Known
 

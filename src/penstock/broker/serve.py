@@ -27,6 +27,7 @@ from types import MappingProxyType
 
 from penstock import __version__
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
@@ -38,7 +39,7 @@ from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
 from penstock.broker.server import Server, bind
-from penstock.broker.settings import Address, voters_advice
+from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.messages import PeerHelloRequest

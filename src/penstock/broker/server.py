@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
-from penstock.broker.settings import Address
 from penstock.broker.shared_budget import SharedBudget
 from penstock.messages import PeerHelloRequest, Request
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from penstock.base.addresses import Address
     from penstock.bench.peers import Addresses
-    from penstock.broker.settings import Address
 
 PRODUCTS = ("kafka", "liftbridge")
 _PANEL = "Products that you run"
@@ -24,7 +24,7 @@ def _is_address(text: str | None) -> str | None:
 
 
 def _address(text: str | None) -> Address | None:
-    from penstock.broker.settings import parse_address
+    from penstock.base.addresses import parse_address
 
     return None if text is None else parse_address(text)
 

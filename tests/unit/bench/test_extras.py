@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import extras, kafka, latency_run, liftbridge, peers, reach
-from penstock.broker.settings import Address
 
 ADDRESS = Address("127.0.0.1", 1)
 ADDRESSES = peers.Addresses(ADDRESS, ADDRESS, ADDRESS)

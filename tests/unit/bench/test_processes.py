@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import worker
 from penstock.bench.generator import Load
 from penstock.bench.processes import child, children_of, cpu_seconds, cpu_seconds_of, listening_on, program_of
-from penstock.broker.settings import Address
 
 PYTHON = [sys.executable, "-S", "-c"]
 

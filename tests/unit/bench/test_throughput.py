@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.base.limits import BENCH_IN_FLIGHT_BYTES_MAX, GIB
 from penstock.bench import clusters, kafka
 from penstock.bench.generator import Load
@@ -24,7 +25,6 @@ from penstock.bench.throughput import (
     readers_of,
     title_of,
 )
-from penstock.broker.settings import Address
 
 
 def shapes(plan: Plan) -> set[tuple[int, int, int]]:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench.timed_socket import TimedSocket
-from penstock.broker.settings import Address
 
 TIMEOUT_S = 10.0
 

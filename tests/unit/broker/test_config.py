@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import ConfigError
 from penstock.broker.config import load, to_toml
-from penstock.broker.settings import SETTINGS, Address, parse_address, voters_advice
+from penstock.broker.setting_values import voters_advice
+from penstock.broker.settings import SETTINGS
 
 
 def mistakes_of(**places) -> list[str]:

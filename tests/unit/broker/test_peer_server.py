@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.connection import Caller
 from penstock.broker.peers import Peers, Timing
 from penstock.broker.server import Server, bind
-from penstock.broker.settings import Address
 from penstock.messages import (
     HelloRequest,
     HelloResponse,

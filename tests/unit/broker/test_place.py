@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.place import is_alone, settled
-from penstock.broker.settings import Address
 from penstock.node.known import Known
 
 THREE = "1@127.0.0.1:7001,2@127.0.0.1:7002,3@127.0.0.1:7003"

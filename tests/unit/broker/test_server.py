@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.base import limits
+from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.broker.connection import Caller
 from penstock.broker.server import Server, bind
-from penstock.broker.settings import Address
 from penstock.messages import AppendRequest, ListOffsetsRequest, ListOffsetsResponse, Request, StatusRequest
 from penstock.wire import encode_request
 from tests.broker_process import eventually

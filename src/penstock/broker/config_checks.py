@@ -1,0 +1,153 @@
+"""Which settings of a broker do not go together. Every mistake is reported, each with the place that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from penstock.base.addresses import Address
+from penstock.broker.given import Given, Mistakes, origin_of, value_of
+from penstock.broker.setting_values import as_reached
+
+_SECRET_FILE_BYTES_MAX = 64 * 1024
+
+SECRET_FILES = {"nats_password_file": "nats_password", "nats_token_file": "nats_token"}
+"""The setting of a file → the secret that is read from it."""
+
+
+def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes of settings that do not go together; reads the files of secrets."""
+    for file_name, name in SECRET_FILES.items():
+        if file_name not in given:
+            continue
+        if name in given:
+            mistakes.append(f"{given[file_name].origin}: {name} is set too (by {given[name].origin}); set one of them")
+            continue
+        origin = given[file_name].origin
+        secret = _read_secret(given[file_name].value, origin, mistakes)
+        # Kept when it cannot be read too: the user beside it does not lack its password then.
+        given[name] = Given(secret or "?", origin)
+    _check_cluster(given, mistakes)
+    mistakes += [
+        f"{given[name].origin}: is for several brokers on one machine; set brokers (--brokers)"
+        for name in ("ports", "pin")
+        if name in given and given[name].value and "brokers" not in given and "brokers" not in mistakes.without_value
+    ]
+    if (mistake := unprotected(value_of(given, "listen"), insecure=value_of(given, "insecure"))) is not None:
+        mistakes.append(f"{origin_of(given, 'listen')}: {mistake}")
+    if value_of(given, "partition_in_flight_bytes") > value_of(given, "broker_in_flight_bytes"):
+        one, all_streams = (origin_of(given, name) for name in ("partition_in_flight_bytes", "broker_in_flight_bytes"))
+        mistakes.append(f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})")
+    if value_of(given, "nats"):
+        if "nats_port" in given:
+            origin = given["nats_port"].origin
+            mistakes.append(f"{origin}: is the port of the embedded nats-server, which {given['nats'].origin} replaces")
+        return
+    if "nats" in mistakes.without_value:
+        return
+    mistakes += [
+        f"{at.origin}: the embedded nats-server asks for none; set nats to the server that it is for"
+        for name, at in given.items()
+        if name.startswith("nats_") and name != "nats_port" and name not in SECRET_FILES.values()
+    ]
+    mistakes += [
+        f"{given[name].origin}: the embedded nats-server asks for none; set nats to the server that it is for"
+        for file_name, name in SECRET_FILES.items()
+        if name in given and file_name not in given
+    ]
+
+
+def unprotected(listen: Address, *, insecure: bool) -> str | None:
+    """Why a broker does not listen there, or None."""
+    if listen.is_loopback or insecure:
+        return None
+    return (
+        f"{listen} can be reached from other machines, and there is no authentication: "
+        "whoever reaches it may read, write and delete everything. Listen on 127.0.0.1, or set insecure = true "
+        "(--insecure) if you trust the network in front of it"
+    )
+
+
+def beyond_reach(told: Address, others: Iterable[Address]) -> str | None:
+    """Why brokers at the addresses `others` cannot use the one that they are told, or None."""
+    elsewhere = [other for other in others if not other.is_loopback]
+    if not elsewhere or not (told.is_loopback or told.is_any):
+        return None
+    return (
+        f"the others would be told that this broker is at {told}, where they, at {elsewhere[0]}, do not find it: "
+        "listen on an address of this machine that they reach (--listen), or name that (--advertise)"
+    )
+
+
+def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about who is in the cluster; where this broker listens, if only the cluster says so."""
+    cluster, join = given.get("cluster"), given.get("join")
+    if cluster is not None and join is not None:
+        mistakes.append(f"{join.origin}: the brokers of {cluster.origin} begin a cluster, others join one; set one")
+        return
+    of_several = join if join is not None else cluster if cluster is not None and len(cluster.value) > 1 else None
+    if of_several is not None and "id" not in given and "id" not in mistakes.without_value:
+        mistakes.append(f"{of_several.origin}: which broker of the cluster is this one? Set id (--id)")
+        return
+    if of_several is not None and not value_of(given, "nats") and "nats" not in mistakes.without_value:
+        mistakes.append(
+            f"{of_several.origin}: every broker of a cluster uses the same NATS, and the embedded nats-server is for "
+            "this machine only; set nats (--nats)"
+        )
+    if join is not None and not any(one.is_loopback for one in join.value):
+        _check_reach(given, join.value, mistakes)
+    if cluster is None or "id" in mistakes.without_value:
+        return
+    broker_id = value_of(given, "id")
+    own = next((voter for voter in cluster.value if voter.broker_id == broker_id), None)
+    if own is None:
+        known = ", ".join(str(voter.broker_id) for voter in cluster.value)
+        mistakes.append(
+            f"{cluster.origin}: this broker, {broker_id} ({origin_of(given, 'id')}), is none of {known}; a broker that "
+            "comes later is started with --join"
+        )
+        return
+    if "listen" not in given and "listen" not in mistakes.without_value:
+        given["listen"] = Given(own.address, cluster.origin)
+    elif not value_of(given, "listen").port:
+        mistakes.append(f"{origin_of(given, 'listen')}: the others look for this broker at {own.address}: not port 0")
+    says_where = "advertise" in given or "advertise" in mistakes.without_value
+    if not says_where and not _is_elsewhere(value_of(given, "listen"), own.address):
+        given["advertise"] = Given(own.address, cluster.origin)
+    others = [voter for voter in cluster.value if voter is not own]
+    for voter in others:
+        if "advertise" in given and as_reached(given["advertise"].value) == as_reached(voter.address):
+            mistakes.append(
+                f"{given['advertise'].origin}: {voter.address} is the address of broker {voter.broker_id} "
+                f"({cluster.origin}): name the one at which the others reach this broker, {broker_id}"
+            )
+    _check_reach(given, [voter.address for voter in others], mistakes)
+
+
+def _is_elsewhere(listen: Address, listed: Address) -> bool:
+    """Whether who listens there is not at the address of the list, as far as that can be told without asking."""
+    if listen.is_any or as_reached(listen) == as_reached(listed):
+        return False
+    return listen.port != listed.port or (listen.is_literal and listed.is_literal)  # a name may stand for anything
+
+
+def _check_reach(given: Mapping[str, Given], others: Iterable[Address], mistakes: Mistakes) -> None:
+    name = "advertise" if "advertise" in given else "listen"
+    if name not in mistakes.without_value and (mistake := beyond_reach(value_of(given, name), others)) is not None:
+        mistakes.append(f"{origin_of(given, name)}: {mistake}")
+
+
+def _read_secret(file: Path, origin: str, mistakes: Mistakes) -> str | None:
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_SECRET_FILE_BYTES_MAX).decode().rstrip("\r\n")
+    except OSError as error:
+        mistakes.append(f"{origin}: cannot read {file}: {error.strerror or error}")
+        return None
+    except UnicodeDecodeError:
+        mistakes.append(f"{origin}: {file} does not hold text")
+        return None
+    if not text:
+        mistakes.append(f"{origin}: {file} is empty")
+        return None
+    return text

@@ -1,0 +1,244 @@
+"""How the value of a setting is read, whichever place gave it: a TOML file, the environment or a flag.
+
+Rules: a reader takes what any of the three gave, and raises ValueError with what it expects. What may be a secret is
+not repeated in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.addresses import Address, parse_address
+from penstock.base.ids import BrokerId
+from penstock.base.units import parse_bytes, parse_duration_ms
+
+EMBEDDED = "embedded"
+DISK_THREADS_MAX = 64
+BROKER_ID_MAX = 2**31 - 1
+BROKERS_MAX = 256
+RACK_CHARS_MAX = 128
+
+
+class Voter(NamedTuple):
+    """One of the brokers that a cluster begins with; `str()` gives ID@HOST:PORT."""
+
+    broker_id: BrokerId
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.broker_id}@{self.address}"
+
+
+def voters_advice(voters: tuple[Voter, ...]) -> str | None:
+    """What an operator should know about so many voters, or None."""
+    if len(voters) == 2:
+        return (
+            "a cluster of 2 voters does NOT survive the loss of one: both are needed for every decision, so it fails "
+            "more often than a single broker does. Name 3 (--cluster)"
+        )
+    if len(voters) % 2 == 0 and voters:
+        fewer = len(voters) - 1
+        return f"a cluster of {len(voters)} voters survives the loss of no more of them than one of {fewer} does"
+    return None
+
+
+def read_text(value: object) -> str:
+    """Any, but not none."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected text (in quotes, and not empty)")  # it may be a secret: not repeated
+    return value
+
+
+def read_path(value: object) -> Path:
+    """A file or folder; `~` is a home."""
+    return Path(read_text(value)).expanduser()
+
+
+def read_listen_address(value: object) -> Address:
+    """HOST:PORT of this machine."""
+    return parse_address(read_text(value), any_port=True)
+
+
+def read_advertised_address(value: object) -> Address:
+    """HOST:PORT at which others reach it."""
+    address = parse_address(read_text(value))
+    if address.is_any:
+        raise ValueError(f"{address} stands for every address of a machine: name one at which the others reach it")
+    return address
+
+
+def _integer(value: object, low: int, high: int) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{value!r} is not a whole number between {low} and {high}")
+    return value
+
+
+def read_port(value: object) -> int:
+    """A port, or 0."""
+    return _integer(value, 0, 65_535)
+
+
+def read_disk_thread_count(value: object) -> int:
+    """How many threads."""
+    return _integer(value, 1, DISK_THREADS_MAX)
+
+
+def read_in_flight_bytes(value: object) -> int:
+    """A size of memory."""
+    size = parse_bytes(value) if isinstance(value, str) else value
+    if not isinstance(size, int) or isinstance(size, bool) or not limits.MIB <= size <= 64 * limits.GIB:
+        raise ValueError(f"{value!r} is not a size between 1MiB and 64GiB")
+    return size
+
+
+def read_rate(value: object) -> int:
+    """Bytes a second; 0: none."""
+    size = parse_bytes(value) if isinstance(value, str) else value
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= 64 * limits.GIB:
+        raise ValueError(f"{value!r} is not a size between 0 and 64GiB")
+    return size
+
+
+def read_catch_up_rate(value: object) -> int:
+    """Bytes a second, and enough of them."""
+    if (rate := read_rate(value)) < limits.MIB:
+        raise ValueError(f"{value!r} is less than 1MiB: a replica with that rate would hardly ever catch up")
+    return rate
+
+
+def read_scrub_interval_ms(value: object) -> int:
+    """A time, in ms."""
+    interval_ms = parse_duration_ms(value) if isinstance(value, str) else value
+    if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
+        raise ValueError(f"{value!r} is not a time; write for example 24h or 7d")
+    if not limits.SCRUB_INTERVAL_MS_MIN <= interval_ms <= limits.SCRUB_INTERVAL_MS_MAX:
+        raise ValueError(f"{value!r} is not between 1s and 365d")
+    return interval_ms
+
+
+def read_broker_count(value: object) -> int:
+    """How many brokers."""
+    return _integer(value, 1, BROKERS_MAX)
+
+
+def read_ports(value: object) -> tuple[int, ...]:
+    """Several ports, each once."""
+    ports = tuple(_integer(part, 1, 65_535) for part in (_texts_of_ports(value)))
+    if doubles := sorted({str(port) for port in ports if ports.count(port) > 1}):
+        raise ValueError(f"the same port for two brokers: {', '.join(doubles)}")
+    return ports
+
+
+def _texts_of_ports(value: object) -> tuple[object, ...]:
+    if isinstance(value, list | tuple) and not any(isinstance(part, str) for part in value):
+        return tuple(value)  # of a file
+    if not (parts := _parts(value, "ports parted by commas, such as 7422,7500")):
+        raise ValueError("no port given; expected some parted by commas, such as 7422,7500")
+    return parts
+
+
+def read_boolean(value: object) -> bool:
+    """True or false, in several words."""
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
+    found = known.get(value.strip().lower()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return found
+
+
+def _parts(value: object, expected: str) -> tuple[str, ...]:
+    """The texts of a list, or those parted by commas in one text."""
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        raise ValueError(f"expected {expected}, or a list of them")
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def read_urls(value: object) -> tuple[str, ...]:
+    """NATS URLs; none: the embedded server."""
+    urls = _parts(value, "a URL such as nats://localhost:4222")
+    if not urls:
+        raise ValueError(f"no URL given; write for example nats://localhost:4222, or {EMBEDDED}")
+    return () if urls == (EMBEDDED,) else urls
+
+
+def read_broker_id(value: object) -> BrokerId:
+    """The number of a broker."""
+    return BrokerId(_integer(value, 1, BROKER_ID_MAX))
+
+
+def read_voters(value: object) -> tuple[Voter, ...]:
+    """ID@HOST:PORT, several."""
+    expected = "ID@HOST:PORT such as 1@10.0.0.1:7422"
+    voters = tuple(_voter(part, expected) for part in _parts(value, expected))
+    if not voters:
+        raise ValueError(f"no broker given; expected {expected}, several parted by commas")
+    if any(
+        not part.strip() for text in (value if isinstance(value, list | tuple) else [value]) for part in _split(text)
+    ):
+        raise ValueError(f"one of the brokers is empty: is one missing between two commas? Expected {expected}")
+    if len(voters) > limits.RAFT_VOTERS_MAX:
+        text = f"{len(voters)} voters; at most {limits.RAFT_VOTERS_MAX} decide together. Start the others with --join"
+        raise ValueError(text)
+    ids = [str(voter.broker_id) for voter in voters]
+    mistakes = []
+    for what, texts in (("id", ids), ("address", [str(as_reached(voter.address)) for voter in voters])):
+        if doubles := sorted({text for text in texts if texts.count(text) > 1}):
+            mistakes.append(f"two brokers with the same {what}: {', '.join(doubles)}")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return voters
+
+
+def _split(text: object) -> list[str]:
+    return text.strip().removesuffix(",").split(",") if isinstance(text, str) and text.strip() else []
+
+
+def as_reached(address: Address) -> Address:
+    """The same for every way to write it, as far as that can be told without asking for names."""
+    host = address.host.lower()
+    return Address("127.0.0.1" if host == "localhost" else host, address.port)
+
+
+def _voter(text: str, expected: str) -> Voter:
+    id_text, at, address = text.partition("@")
+    if not at:
+        raise ValueError(f"{text!r} is not a broker; expected {expected}")
+    if not (id_text.isascii() and id_text.isdigit() and 0 < int(id_text[:11]) <= BROKER_ID_MAX):
+        raise ValueError(f"{text!r}: {id_text!r} is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
+    return Voter(BrokerId(int(id_text)), parse_address(address))
+
+
+def read_addresses_to_join(value: object) -> tuple[Address, ...]:
+    """HOST:PORT, several."""
+    addresses = tuple(map(parse_address, _parts(value, "HOST:PORT of a broker of the cluster")))
+    if not addresses:
+        raise ValueError("no address given; expected HOST:PORT of brokers of the cluster, parted by commas")
+    return addresses
+
+
+def read_rack(value: object) -> str:
+    """The name of a place."""
+    text = read_text(value)
+    if len(text) > RACK_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters; a rack has a name of at most {RACK_CHARS_MAX}")
+    return text
+
+
+def read_one_of(*choices: str) -> Callable[[object], str]:
+    """A reader that takes one of these words."""
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return str(value)
+
+    return parse
