@@ -59,6 +59,19 @@ PREFERRED_LEADER_INTERVAL_MS = 2_000  # between two looks at who could lead agai
 PREFERRED_ELECTIONS_MAX = 256  # at one look: each costs its publishers a moment
 ISR_REQUESTS_WAITING_MAX = 64  # of one broker, while a command with its changes is under way
 
+# Users
+USERS_MAX = 10_000
+USER_NAME_CHARS_MAX = 64
+CREDENTIALS_PER_USER_MAX = 16
+RULES_PER_USER_MAX = 256
+SALT_BYTES = 16
+PASSWORD_ITERATIONS = 600_000  # some 0.15 s of whoever tries a password; brokers do none of it
+PASSWORD_ITERATIONS_MIN = 100_000  # a client answers no broker that asks for fewer: it may be none
+PASSWORD_ITERATIONS_MAX = 10_000_000  # more would only keep a client busy
+USERS_PER_ANSWER_MAX = 200
+LOGIN_MESSAGE_BYTES_MAX = 4 * KIB
+CREDENTIALS_FILE_BYTES_MAX = 4 * KIB
+
 # Batches and segments
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below
 BATCH_BYTES_MAX = 128 * MIB  # Arrow's 32-bit value offsets end at 2 GiB; memory is the tighter bound

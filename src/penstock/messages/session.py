@@ -55,6 +55,7 @@ class HelloResponse(Response, frozen=True, kw_only=True):
     nats_urls: tuple[str, ...] = ()  # for publishers; without credentials
     api_versions: tuple[ApiVersions, ...] = ()
     limits: BrokerLimits = BrokerLimits()
+    mechanisms: tuple[str, ...] = ()  # one of which the client logs in with before anything else; none: it need not
 
 
 class StatusRequest(Request, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
@@ -36,11 +37,13 @@ from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
 from penstock.metadata.voters import next_voter
+from penstock.node.access import Access
 from penstock.node.administration import Administration
 from penstock.node.internal import left_over, overdue_alteration, target_of
-from penstock.node.metadata_link import Administrative
+from penstock.node.metadata_link import THE_BROKER, Administrative
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
+from penstock.node.user_changes import UserChange, UserChanges
 from penstock.raft import Membership
 
 Done = Callable[[Response | RemoteError], None]
@@ -55,12 +58,16 @@ class MetadataLeader:
         quorum: Quorum,
         controller: Controller,
         administration: Administration,
+        users: UserChanges,
+        access: Access,
         settings: Settings,
         clock: Callable[[], Now],
     ) -> None:
         self._quorum = quorum
         self._controller = controller
         self._administration = administration
+        self._users = users
+        self._access = access
         self._broker_id = settings.broker_id
         self._cluster_id = settings.cluster_id or settings.data_dir_id
         self._broker_version = settings.broker_version
@@ -131,7 +138,9 @@ class MetadataLeader:
         self._controller.follow(leader)
         self.carry_out()
         text = "the metadata leader has changed; ask again"
-        self._administration.stop(RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader))
+        error = RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
+        self._administration.stop(error)
+        self._users.stop(error)
 
     def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError) -> None:
         """A command was applied."""
@@ -142,8 +151,8 @@ class MetadataLeader:
         self._sweep()
         self.carry_out()
 
-    def request(self, request: Request, done: Done) -> None:
-        """Answer a broker, or a client whose request it was."""
+    def request(self, request: Request, done: Done, who: Principal | None = THE_BROKER) -> None:
+        """Answer a broker, or a client whose request it was, and who has logged in as `who`."""
         now = self._clock()
         if isinstance(request, HeartbeatRequest):
             self._controller.heartbeat(done, request, self._quorum.commit, now)
@@ -157,8 +166,19 @@ class MetadataLeader:
             self._controller.stop_broker(done, request, now)
         else:
             assert isinstance(request, Administrative), request
-            self._administration.handle(request, done)
+            self._administer(request, done, who)
         self.carry_out()
+
+    def _administer(self, request: Administrative, done: Done, who: Principal | None) -> None:
+        """Here, and before anything is proposed: the broker that was asked may not have heard of a change of rules."""
+        try:
+            self._access.check(who, request)
+            if isinstance(request, UserChange):
+                self._users.handle(request, done)
+            else:
+                self._administration.handle(request, done)
+        except RemoteError as error:
+            done(error)
 
     def carry_out(self) -> None:
         """Do what the controller has decided."""
@@ -223,6 +243,7 @@ class MetadataLeader:
         self._alter_offsets()
         self._sweep()
         self._administration.tick(now)
+        self._users.tick(now)
         if self._quorum.is_leader and not self._is_changing:
             wanted = self._wanted()
             if wanted != self._quorum.membership:

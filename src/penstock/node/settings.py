@@ -25,6 +25,7 @@ class Settings:
     voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first ones: HOST:PORT
     join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join
     rack: str | None = None
+    requires_login: bool = False  # also while the cluster has no users, or this broker has not heard of them
     address: str = ""  # HOST:PORT told to clients and to other brokers
     data_dir: str = ""  # for people only
     nats_urls: tuple[str, ...] = ()  # for publishers, without credentials
