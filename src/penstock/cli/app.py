@@ -9,7 +9,7 @@ import typer
 from penstock import __version__
 from penstock.cli import bench, demo, dump, groups, nats_config, pipeline, publish, read, serve, status, streams, verify
 from penstock.cli.help import Command, Group
-from penstock.cli.options import Debug, Globals, Server, examples
+from penstock.cli.options import CredentialsOption, Debug, Globals, Server, examples
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -50,6 +50,7 @@ def _version(wanted: bool) -> None:
 def globals_before_the_command(
     ctx: typer.Context,
     server: Server = None,
+    credentials: CredentialsOption = None,
     debug: Debug = False,
     version: Annotated[
         bool,
@@ -57,7 +58,7 @@ def globals_before_the_command(
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""
-    ctx.obj = Globals(server)
+    ctx.obj = Globals(server, credentials)
 
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)

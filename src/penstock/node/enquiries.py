@@ -75,6 +75,7 @@ class Enquiries:
             nats_urls=self._settings.nats_urls if is_told else (),
             api_versions=api_versions(),
             mechanisms=MECHANISMS if self._access.is_guarded else (),
+            proves_brokers=self._settings.proves_brokers,
         )
         self._outbox.reply(caller, response)
 

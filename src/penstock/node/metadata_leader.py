@@ -32,7 +32,7 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
-from penstock.metadata.commands import FormCluster
+from penstock.metadata.commands import CreateUser, FormCluster
 from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
@@ -75,6 +75,8 @@ class MetadataLeader:
         self._is_changing = False  # the membership
         self._is_forming = False  # the cluster: its name is on its way
         self._is_altering = False  # `__offsets`
+        self._first_user = settings.first_user
+        self._is_making = False  # the first user
         self._is_sweeping = False  # what is staged for streams that are gone
         self._may_be_left_over = False
 
@@ -84,12 +86,13 @@ class MetadataLeader:
         self._may_be_left_over = True
         self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
         self._form()
+        self._make_first_user()
         self._alter_offsets()
         self._sweep()
         self.carry_out()
 
     def _form(self) -> None:
-        if not self.has_to_form:
+        if not self._lacks_name:
             return
 
         def done(outcome: Outcome | RemoteError) -> None:
@@ -100,9 +103,31 @@ class MetadataLeader:
 
     @property
     def has_to_form(self) -> bool:
-        """Whether the cluster has no name yet, and none is on its way: `tick` gives it one."""
+        """Whether the cluster lacks a name, or its first user, and none is on its way: `tick` gives it one."""
+        return self._lacks_name or self._lacks_user
+
+    @property
+    def _lacks_name(self) -> bool:
         has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.forming.elder is not None
         return self._quorum.is_leader and not has_name
+
+    @property
+    def _lacks_user(self) -> bool:
+        is_wanted = self._first_user is not None and not self._is_making and not self._quorum.image.users
+        return is_wanted and self._quorum.is_leader and bool(self._quorum.image.cluster_id)
+
+    def _make_first_user(self) -> None:
+        """Set the cluster up: somebody must be able to log in where everybody has to."""
+        if not self._lacks_user:
+            return
+        assert self._first_user is not None
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._is_making = False  # refused, as by a full disk: with the next tick again
+
+        self._is_making = True
+        user = self._first_user()
+        self._quorum.propose(CreateUser(user=user, created_us=user.created_us, is_first=True), done)
 
     def _alter_offsets(self) -> None:
         """Have `__offsets` be as this version makes it."""
@@ -240,6 +265,7 @@ class MetadataLeader:
             self._controller.tick(now)
             self.carry_out()
         self._form()
+        self._make_first_user()
         self._alter_offsets()
         self._sweep()
         self._administration.tick(now)

@@ -233,6 +233,11 @@ class Node:
         return self._cluster.waits_for
 
     @property
+    def cluster_id(self) -> str:
+        """Of which cluster it is; empty: not known yet."""
+        return self._cluster.cluster_id
+
+    @property
     def process(self) -> str:
         """The name of this run, once it is started; empty: it has none."""
         return self._cluster.process
