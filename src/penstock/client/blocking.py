@@ -11,7 +11,6 @@ again. Calls, parameters and defaults are those of `client.aio`; a test compares
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import concurrent.futures
 import contextlib
@@ -29,6 +28,7 @@ from penstock.client.blocking_groups import Consumer, Groups
 from penstock.client.blocking_producer import Producer
 from penstock.client.blocking_staging import Staging
 from penstock.client.blocking_table import Table
+from penstock.client.blocking_users import Users
 from penstock.client.credentials import Given
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
@@ -36,7 +36,7 @@ from penstock.client.known_producers import KnownProducer
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read_from import ReadFrom, Which
 from penstock.client.reading import answers
-from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
+from penstock.client.threads import LoopThread, PublishQueue, close_client
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
@@ -106,6 +106,7 @@ class Client:
         self._thread = thread
         self.groups = Groups(client.groups, thread)
         self.staging = Staging(client.staging, thread)
+        self.users = Users(client.users, thread)
         self._publishes = PublishQueue(client, thread)
         _open_clients.add(self)
         self._forgotten = weakref.finalize(self, thread.stop_after, client.close)
@@ -135,7 +136,7 @@ class Client:
         self._forgotten.detach()
         if self._thread.is_running:
             with contextlib.suppress(OperationalError, TimeoutError):
-                self._thread.run(_close_client(self._client))
+                self._thread.run(close_client(self._client))
             self._thread.stop()
 
     # Streams
@@ -494,8 +495,3 @@ class Client:
             if thread.is_running:
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                     thread.loop.call_soon_threadsafe(close_soon, source)
-
-
-async def _close_client(client: aio.Client) -> None:
-    async with asyncio.timeout(JOIN_S):
-        await client.close()
