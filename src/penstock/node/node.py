@@ -74,7 +74,13 @@ class Node:
         self._now = Now(0, 0)  # of what is being decided
         self._report: Report  # from the start on
         version = settings.format_version
-        self._fetches = Fetches(self._outbox, version, lambda: self._now, lambda one: self._replicas.as_of_us(one))
+        self._fetches = Fetches(
+            self._outbox,
+            version,
+            lambda: self._now,
+            lambda one: self._replicas.as_of_us(one),
+            lambda: self.access,
+        )
         self._listening = Listening(
             vfs,
             self._outbox,
