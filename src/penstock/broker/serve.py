@@ -230,14 +230,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     listeners, client_address = bind(config.listen)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
     node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
-    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
-    guarding = Guarding(
-        node.access,
-        secret,
-        lambda: secrets.token_urlsafe(24),
-        cluster_id=lambda: node.cluster_id,
-        nats_urls=settings.nats_urls,
-    )
+    guarding = _guarding(config, node, settings)
     driver = Driver(
         node,
         loop,
@@ -282,6 +275,17 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster)
+
+
+def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
+    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
+    return Guarding(
+        node.access,
+        secret,
+        lambda: secrets.token_urlsafe(24),
+        cluster_id=lambda: node.cluster_id,
+        nats_urls=settings.nats_urls,
+    )
 
 
 def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:

@@ -22,7 +22,7 @@ from penstock.client.cluster import ClusterView
 from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, uninitialised
 from penstock.client.connections import Connections
 from penstock.client.credentials import Show
-from penstock.client.errors import Unavailable
+from penstock.client.errors import Unauthenticated, Unavailable
 from penstock.client.read_from import LEADER, ReadFrom
 from penstock.messages import (
     API_OF_REQUEST,
@@ -147,8 +147,9 @@ class Link:
                 self.view.failed(address, clock.time())
             else:
                 return
-        if len(failures) == 1:
-            raise next(iter(failures.values()))
+        first = next(iter(failures.values()))
+        if len(failures) == 1 or all(isinstance(error, Unauthenticated) for error in failures.values()):
+            raise first
         said = "; ".join(f"{address}: {str(error).partition(';')[0]}" for address, error in failures.items())
         raise Unavailable(f"no broker of the cluster can be reached ({said})")
 

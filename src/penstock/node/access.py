@@ -143,14 +143,14 @@ class Access:
         if credential.kind is not (CredentialKind.TOKEN if slash else CredentialKind.PASSWORD):
             return None
         keys = Verifier(credential.salt, credential.iterations, credential.stored_key, credential.server_key)
-        return keys, Principal(user_name, user.made_index, credential.credential_id)
+        return keys, Principal(user_name, user.made_index, credential.credential_id, credential.mark)
 
     def holder(self, public_key: str) -> Principal | None:
         """As `handshake.Directory`."""
         for user in self._image().users.values():
             for credential in user.credentials:
                 if credential.public_key == public_key and credential.is_valid(self._wall_us()):
-                    return Principal(user.name, user.made_index, credential.credential_id)
+                    return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
         return None
 
     @property
@@ -174,7 +174,8 @@ class Access:
             return RemoteError(ErrorCode.UNAUTHENTICATED, f"there is no user {who.name!r} any more")
         if who.credential_id:
             credential = user.credential(who.credential_id)
-            if credential is None or not credential.is_valid(self._wall_us()):
+            is_same = credential is not None and credential.mark == who.mark
+            if credential is None or not (is_same and credential.is_valid(self._wall_us())):
                 text = f"what {who.name!r} has logged in with counts no more: it was changed, or its time is over"
                 return RemoteError(ErrorCode.UNAUTHENTICATED, text)
         return None

@@ -283,9 +283,12 @@ class Cluster:
     @property
     def waits_for(self) -> str:
         """What stands between this broker and its part in the cluster, for people; empty once it has it."""
-        return what_it_waits_for(
+        reason = what_it_waits_for(
             self.quorum, self.standing, self._belonging, self._settings.broker_id, self.voters_reachable
         )
+        if not reason and self._settings.requires_login and not self.image.users:
+            return "waiting for a first user, without whom nobody can log in: one broker is to make it (--auth)"
+        return reason
 
     def check_knows(self) -> None:
         """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""

@@ -66,21 +66,19 @@ _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect aga
 class Node:
     """One broker without its sockets. `start` first."""
 
+    _report: Report  # from the start on
+    _cluster: Cluster
+    _replicas: Replicas
+
     def __init__(self, vfs: Vfs, settings: Settings, chance: Any) -> None:
         """`chance` is a seeded generator, such as random.Random."""
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
         self._now = Now(0, 0)  # of what is being decided
-        self._report: Report  # from the start on
         version = settings.format_version
-        self._fetches = Fetches(
-            self._outbox,
-            version,
-            lambda: self._now,
-            lambda one: self._replicas.as_of_us(one),
-            lambda: self.access,
-        )
+        as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
+        self._fetches = Fetches(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
         self._listening = Listening(
             vfs,
             self._outbox,

@@ -77,7 +77,8 @@ def user(name: str, *rules: Rule) -> CreateUserRequest:
 
 
 def who(broker: Broker, name: str) -> Principal:
-    return Principal(name, broker.node.access._image().user(name).made_index, "password")
+    user = broker.node.access._image().user(name)
+    return Principal(name, user.made_index, "password", user.credentials[0].mark)
 
 
 @contextmanager
@@ -157,7 +158,7 @@ def _partition(broker: Broker) -> int:
     return partition_of(GROUP.encode(), len(image.by_name("__offsets").partitions))
 
 
-ROWS = batch_of([("orders.eu", None, b"2", None)])
+ROWS = bytes(batch_of([("orders.eu", None, b"2", None)]))
 READ, APPEND, COMMIT = Operation.READ, Operation.APPEND, Operation.COMMIT_OFFSETS
 ADMIN_ONLY = ((Rule(Operation.ADMIN),), tuple(one for one in on(READ)[:1]))
 
