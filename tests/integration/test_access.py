@@ -414,3 +414,51 @@ def test_a_cluster_is_told_what_it_lacks(tmp_path) -> None:
     assert "cluster_secret_file" in broker.said
     assert "admin_password_file" in broker.said
     broker.end()
+
+
+async def test_who_is_over_a_rate_waits_and_stores_everything_once(broker) -> None:
+    rows = [{"subject": "orders.eu", "value": bytes(50_000)} for _ in range(4)]  # some 200 kB
+    async with await broker.client() as admin:
+        await admin.create_stream("orders", "orders.>")
+        rules = [rule("append", stream="orders"), rule("read", stream="orders")]
+        quotas = Quotas(400_000, 400_000, None)
+        await admin.users.create("bob", password_credential(PASSWORD), rules=rules, quotas=quotas)
+        clock = asyncio.get_running_loop()
+        async with logged_in(broker, Credentials.password("bob", PASSWORD)) as bob:
+            began_s = clock.time()
+            for _ in range(8):
+                await bob.append("orders", rows)
+            took_s = clock.time() - began_s
+            assert (
+                took_s > 2.0
+            )  # 1.6 MB at 0.4 MB/s, of which the first second's worth is there already, and the last's
+            began_s = clock.time()
+            count = len([message async for message in bob.messages("orders", end="latest")])
+            assert count == 32
+            assert clock.time() - began_s > 1.0
+            with pytest.raises(RemoteError, match="is over its append rate") as caught:
+                for _ in range(50):
+                    await bob.append("orders", rows, timeout=0.2)
+            assert caught.value.code == ErrorCode.THROTTLED
+        async with await broker.client() as other:  # administrators wait for nobody
+            await other.append("orders", rows, timeout=5)
+        assert (await admin.status()).counters["throttled"] >= 1
+
+
+async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
+    shown = Credentials.password("bob", PASSWORD)
+    async with await broker.client() as admin:
+        await admin.users.create("bob", password_credential(PASSWORD), quotas=Quotas(None, None, 2))
+        async with logged_in(broker, shown), logged_in(broker, shown):
+            with pytest.raises(RemoteError, match="has 2 connections"):
+                async with logged_in(broker, shown):
+                    pass
+
+        async def is_let_in() -> bool:
+            try:
+                async with logged_in(broker, shown):
+                    return True
+            except RemoteError:
+                return False
+
+        await eventually(is_let_in, "who was there is gone")

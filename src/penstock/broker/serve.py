@@ -41,6 +41,7 @@ from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
+from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
@@ -249,7 +250,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         process_of=node.process_of,
         disk_of=node.disk_of,
         guard=guarding,
+        usage=Usage(node.access.quotas_of, driver.elapsed_us),
     )
+    guarding.connections_of = driver.server.connections_of.__getitem__
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(

@@ -28,7 +28,7 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
-from penstock.access import CredentialKind, Operation, Rule, User
+from penstock.access import CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
 from penstock.access.rules import Scope, scope
 from penstock.access.scram import Verifier
@@ -214,6 +214,11 @@ class Access:
         users = self._image().users
         own, all_users = users.get(name), users.get(EVERYBODY)
         return (*(own.rules if own else ()), *(all_users.rules if all_users else ()))
+
+    def quotas_of(self, name: str) -> Quotas | None:
+        """What that user may use of a broker; None: there is none such, as with brokers."""
+        user = self._image().users.get(name)
+        return None if user is None else user.quotas
 
     def need_admin(self) -> None:
         """RemoteError not_authorized."""
