@@ -103,9 +103,7 @@ class Usage:
             return None
         if wait_ms := bucket.wait_ms:
             self.throttled += 1
-            text = (
-                f"user {who.name!r} is over its {kind.value} rate of {bucket.rate} bytes/s; ask again in {wait_ms} ms"
-            )
+            text = f"user {who.name!r} is over its {kind.value} rate of {bucket.rate} bytes/s; wait for {wait_ms} ms"
             return RemoteError(ErrorCode.THROTTLED, text, throttle_ms=wait_ms, rate=bucket.rate)
         if kind is Kind.APPEND:
             bucket.level -= raw_bytes

@@ -11,9 +11,7 @@ from penstock.messages import AppendRequest, AppendResponse, FetchRequest, Fetch
 BOB, ANN = Principal("bob", 1), Principal("ann", 2)
 APPEND, FETCH = AppendRequest(stream_id=1), FetchRequest(stream_id=1, offset=0)
 APPENDED = AppendResponse(base_offset=0, end_offset=1, timestamp_us=0, leader_epoch=1, fsynced=True)
-FETCHED = FetchResponse(
-    log_start=0, committed_end=0, base_offset=0, end_offset=0, format_version=1, leader_epoch=1
-)
+FETCHED = FetchResponse(log_start=0, committed_end=0, base_offset=0, end_offset=0, format_version=1, leader_epoch=1)
 
 
 class World:
