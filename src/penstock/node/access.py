@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from penstock.access import CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
@@ -69,12 +71,16 @@ from penstock.messages import (
     TruncateRequest,
     VerifyRequest,
 )
+from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.internal import target_of
 from penstock.node.metadata_link import THE_BROKER
 
 _ANY = tuple(one for one in Operation if one is not Operation.ADMIN)
 _EVERYTHING = Scope(is_all=True)
+
+
+C = TypeVar("C", bound=Command)
 
 
 class Access:
@@ -214,6 +220,12 @@ class Access:
         users = self._image().users
         own, all_users = users.get(name), users.get(EVERYBODY)
         return (*(own.rules if own else ()), *(all_users.rules if all_users else ()))
+
+    def signed(self, command: C) -> C:
+        """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
+        if not self._image().is_guarded or self.who is None or not hasattr(command, "at_us"):
+            return command
+        return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
 
     def quotas_of(self, name: str) -> Quotas | None:
         """What that user may use of a broker; None: there is none such, as with brokers."""
