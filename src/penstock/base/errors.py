@@ -70,6 +70,8 @@ class ErrorCode(StrEnum):
     UNKNOWN_MEMBER = "unknown_member"  # of a group: it is gone, or was taken for that
     FENCED_GENERATION = "fenced_generation"  # another member of the group may have it by now
     GROUP_IN_USE = "group_in_use"  # it has members: only they commit
+    TLS_REQUIRED = "tls_required"  # the connection is plain, and this broker speaks TLS
+    CERTIFICATE_REFUSED = "certificate_refused"  # there is none, or not one for this
     CHANGE_REFUSED = "change_refused"  # of who is in the cluster: not safe, or not safe now
 
 

@@ -42,6 +42,7 @@ from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
+from penstock.broker.tls import ServerTls
 from penstock.messages import PeerHelloRequest
 from penstock.node.known import Known, known_brokers
 from penstock.node.node import Node
@@ -224,6 +225,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     if servers is None:
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
+    tls = ServerTls(config.tls) if config.tls else None
     listeners, client_address = bind(config.listen)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
     node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
@@ -244,7 +246,11 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         open_files_max=open_files_max,
         process_of=node.process_of,
         disk_of=node.disk_of,
+        tls=tls,
     )
+    driver.tls = tls
+    if tls is not None:
+        on_signals(loop, (signal.SIGHUP,), driver.reload_certificates)
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
@@ -253,6 +259,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         driver.elapsed_us,
         random.random,
         failed=lambda error: _cannot_go_on(error, running),
+        dialling=(lambda host: {}) if tls is None else tls.dialling,
     )
     driver.do(step)
     running.driver = driver
