@@ -38,7 +38,7 @@ from penstock.base.ids import BrokerId
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
 from penstock.broker.shared_budget import SharedBudget, Waiting
-from penstock.broker.transport import Transport
+from penstock.broker.transport import HandshakeError, Transport
 from penstock.broker.watch import Watch
 from penstock.messages import Api, HelloRequest, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import Extent, Payload
@@ -164,6 +164,10 @@ class Connection:
             # Never beyond the end of a frame that has its place: what lies behind it has none yet.
             data = self.transport.recv(limits.UNRESERVED_READ_BYTES if missing is None else min(missing, _READ_BYTES))
         except (BlockingIOError, InterruptedError):
+            return
+        except HandshakeError:
+            self._begin_end()
+            self._shut_down()
             return
         except OSError:
             self.close()

@@ -27,7 +27,8 @@ from penstock.broker.certificates import certificates_in, end_us
 OFF, OPTIONAL, REQUIRED = CLIENT_AUTH = ("off", "optional", "required")
 # The rest of TLS 1.2 has no forward secrecy, or ciphers that padding tells of. (Those of 1.3 are all fit.)
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-_ENABLE_KTLS = getattr(ssl, "OP_ENABLE_KTLS", 1 << 3)  # of OpenSSL 3: the kernel encrypts, where it can
+# Of OpenSSL 3, which Python names from 3.12 on: the kernel encrypts, where it can.
+_ENABLE_KTLS = getattr(ssl, "OP_ENABLE_KTLS", 1 << 3 if ssl.OPENSSL_VERSION_INFO >= (3,) else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,10 @@ _CRYPTO_INFO = struct.Struct("=HH")  # of linux/tls.h: version, cipher
 _VERSIONS = (0x0303, 0x0304)
 
 
+class HandshakeError(OSError):
+    """Why was told to whoever is there, in the words of TLS: it has to be let out before the socket is closed."""
+
+
 class PeerCertificate(NamedTuple):
     """Whose certificate it is, and which of our authorities vouches for it."""
 
@@ -226,8 +230,10 @@ class TlsTransport:
         except BlockingIOError:
             raise
         except OSError as error:
+            self._handshakes.end(self._too_many)
             self._handshakes.failed(self._peer, error)
-            raise
+            self._state = _State.SHUT
+            raise HandshakeError(errno.ECONNABORTED, "there was no handshake") from None
         self._handshakes.end(self._too_many)
         self.certificate = self._policy.certificate_of(self._tls)
         self.sends_files = is_encrypted_by_kernel(self._tls)

@@ -12,7 +12,6 @@ again. Calls, parameters and defaults are those of `client.aio`; a test compares
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextlib
 import weakref
@@ -32,10 +31,12 @@ from penstock.client.blocking_table import Table
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.known_producers import KnownProducer
+from penstock.client.open_clients import OPEN_CLIENTS
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read_from import ReadFrom, Which
 from penstock.client.reading import answers
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
+from penstock.client.tls import TlsOptions
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
@@ -65,6 +66,7 @@ def connect(
     name: str = "penstock-python",
     rack: str | None = None,
     read_from: ReadFrom | Which = "leader",
+    tls: bool | TlsOptions | None = None,
     timeout: float = 10.0,
 ) -> Client:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
@@ -74,10 +76,11 @@ def connect(
     `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
     `read_from`: which replicas readers read from that do not say it themselves; `rack`: where this program runs, for
     those that read from the nearest one.
+    `tls`: True, or with which files (`TlsOptions`); a server "tls://HOST:PORT" and $PENSTOCK_TLS_CA mean it, too.
     Unavailable: no broker answers there. TimedOut: it does not answer in time.
     """
-    reads: dict[str, Any] = {"rack": rack, "read_from": read_from}
-    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout, **reads)
+    options: dict[str, Any] = {"rack": rack, "read_from": read_from, "tls": tls, "timeout": timeout}
+    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, **options)
     thread = LoopThread()
     try:
         client = thread.run(opening.open())
@@ -85,16 +88,6 @@ def connect(
         thread.stop()
         raise
     return Client(client, thread)
-
-
-_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for client in list(_open_clients):
-        with contextlib.suppress(Exception):
-            client.close()
 
 
 class Client:
@@ -106,9 +99,9 @@ class Client:
         self.groups = Groups(client.groups, thread)
         self.staging = Staging(client.staging, thread)
         self._publishes = PublishQueue(client, thread)
-        _open_clients.add(self)
+        OPEN_CLIENTS.add(self)
         self._forgotten = weakref.finalize(self, thread.stop_after, client.close)
-        self._forgotten.atexit = False  # `_close_all` waits for it, which is better at exit
+        self._forgotten.atexit = False  # `open_clients` waits for it, which is better at exit
 
     @property
     def server(self) -> str:
@@ -130,7 +123,7 @@ class Client:
 
     def close(self) -> None:
         """Give back the connections and the thread. Unacked publishes and reads under way fail. Twice is fine."""
-        _open_clients.discard(self)
+        OPEN_CLIENTS.discard(self)
         self._forgotten.detach()
         if self._thread.is_running:
             with contextlib.suppress(OperationalError, TimeoutError):

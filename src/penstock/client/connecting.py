@@ -13,6 +13,7 @@ from penstock.client.aio import Client
 from penstock.client.link import Link
 from penstock.client.publish_format import a_kind
 from penstock.client.read_from import LEADER, ReadFrom, Which, read_from_of
+from penstock.client.tls import ClientTls, TlsOptions, settled
 
 
 def connect(
@@ -23,6 +24,7 @@ def connect(
     name: str = "penstock-python",
     rack: str | None = None,
     read_from: ReadFrom | Which = "leader",
+    tls: bool | TlsOptions | None = None,
     timeout: float = 10.0,
 ) -> Connecting:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
@@ -32,6 +34,7 @@ def connect(
     `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
     `read_from`: which replicas readers read from that do not say it themselves; `rack`: where this program runs, for
     those that read from the nearest one.
+    `tls`: True, or with which files (`TlsOptions`); a server "tls://HOST:PORT" and $PENSTOCK_TLS_CA mean it, too.
     Unavailable: no broker answers there. TimedOut: it does not answer in time.
     """
     listed: Any = [server] if isinstance(server, str) else server
@@ -40,7 +43,10 @@ def connect(
     if timeout <= 0:
         raise ValueError(f"the time-out is {timeout:g} s; give it some time")
     servers = parse_servers(listed or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
-    link = Link(servers, name, __version__, rack=rack, read_from=read_from_of(read_from) or LEADER)
+    addresses, options = settled(servers, tls, os.environ)
+    dialling = ClientTls(options).dialling if options is not None else None
+    reads = read_from_of(read_from) or LEADER
+    link = Link(addresses, name, __version__, rack=rack, read_from=reads, dialling=dialling)
     urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
     return Connecting(link, Client(link, name, urls, dict(nats_options or {})), timeout)
 

@@ -13,15 +13,20 @@ import socket
 import sys
 import termios
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.addresses import parse_server
 from penstock.client.errors import TimedOut, Unavailable, specific
+from penstock.client.tls import why
 from penstock.messages import HelloResponse, Request, Response
 from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session, SessionState
 
 Raw = bytes | bytearray | memoryview
+Dialling = Callable[[str], dict[str, Any]]
+"""What asyncio's `create_connection` takes besides, to reach a broker at a host."""
 
 
 class ConnectionLost(Unavailable):
@@ -42,6 +47,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._wakes_at_bytes = 1
+        self._is_encrypted = False
         self._ready: asyncio.Future[HelloResponse] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[tuple[Response, bytes | memoryview]]] = {}
         self._writable = asyncio.Event()
@@ -125,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         if self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -142,7 +149,12 @@ class Connection(asyncio.BufferedProtocol):
     def _choose_wake_up(self) -> None:
         # The kernel wakes the loop for the first bytes that come, and so once for each piece that the broker sends. Of
         # a large answer nothing can be used before its end. (A full receive buffer and a lost connection wake it too.)
-        self._wake_up_at(max(1, min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes)))
+        wanted = min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes)
+        if self._is_encrypted:
+            # Of a record that is not whole all but a byte may have been taken out of the socket.
+            missing = self._session.missing_raw_bytes - limits.TLS_SENT_RECORD_BYTES_MAX
+            wanted = min(limits.TLS_RECEIVE_AT_ONCE_BYTES, missing)
+        self._wake_up_at(max(1, wanted))
 
     def _wake_up_at(self, count: int) -> None:
         if count != self._wakes_at_bytes and self._socket is not None:
@@ -171,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone."""
         if self._session.state is not SessionState.CLOSED:
-            reason = f"the connection to the broker at {self.server} broke: {exc or 'the broker closed it'}"
+            reason = f"the connection to the broker at {self.server} broke: {why(exc) or exc or 'the broker closed it'}"
             self._handle(self._session.closed(RemoteError(ErrorCode.STOPPING, reason)))
         self._writable.set()
         if not self._gone.done():
@@ -243,7 +255,9 @@ class Connection(asyncio.BufferedProtocol):
             self._set_timer()
 
 
-async def open_connection(server: str, session: Session, deadline_s: float) -> tuple[Connection, HelloResponse]:
+async def open_connection(
+    server: str, session: Session, deadline_s: float, dialling: Dialling | None = None
+) -> tuple[Connection, HelloResponse]:
     """A connection on which hello has been said. Unavailable, TimedOut or RemoteError say why there is none."""
     host, port = parse_server(server)
     loop = asyncio.get_running_loop()
@@ -257,7 +271,8 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
 
     try:
         async with asyncio.timeout_at(deadline_s):
-            await loop.create_connection(make, host, port)
+            options = dialling(host) if dialling is not None else {}
+            await loop.create_connection(make, host, port, **options)
             assert connection is not None
             hello = await connection.say_hello(deadline_s + 1)
         is_greeted = True
@@ -272,6 +287,8 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
     except OSError as error:
         if isinstance(error, OperationalError):
             raise
+        if (mistake := why(error)) is not None:
+            raise Unavailable(f"no TLS with the broker at {server}: {mistake}") from None
         text = f"no broker answers at {server}: {_reason(error)}"
         raise Unavailable(
             f"{text}; start one with `penstock serve`, or say where it is (server=, PENSTOCK_SERVER)"
