@@ -7,9 +7,24 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, dump, groups, nats_config, pipeline, publish, read, serve, status, streams, verify
+from penstock.cli import (
+    bench,
+    certs,
+    demo,
+    dump,
+    groups,
+    nats_config,
+    pipeline,
+    publish,
+    read,
+    serve,
+    status,
+    streams,
+    verify,
+)
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
+from penstock.cli.tls_options import with_tls_options
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -47,6 +62,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
+@with_tls_options
 def globals_before_the_command(
     ctx: typer.Context,
     server: Server = None,
@@ -64,6 +80,7 @@ app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXA
 app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
 app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
+app.command("certs", cls=Command, rich_help_panel=BROKER_PANEL, epilog=certs.EXAMPLES)(certs.certs)
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
 app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
