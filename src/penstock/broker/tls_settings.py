@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.certificates import certificates_in, end_us
 
@@ -127,15 +128,22 @@ class BrokerTls:
             context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             file = self.cert_file if self.key_file is None else f"{self.cert_file} with {self.key_file}"
-            raise OperationalError(f"cannot use {file} for TLS: {_reason(error)}") from None
+            reason = "the key has a passphrase; store it without one" if self._is_locked() else _reason(error)
+            raise OperationalError(f"cannot use {file} for TLS: {reason}") from None
         return context
+
+    def _is_locked(self) -> bool:
+        assert self.cert_file is not None
+        try:
+            with (self.key_file or self.cert_file).open("rb") as opened:
+                return b"ENCRYPTED" in opened.read(limits.TLS_FILE_BYTES_MAX)
+        except OSError:
+            return False
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return "the key is not that of the certificate"
-    if isinstance(error, ssl.SSLError) and error.reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ"):
-        return "the key has a passphrase; store it without one"
     return str(getattr(error, "strerror", None) or error)
 
 
