@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -58,11 +58,11 @@ def with_tls_options(command: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def _reached(context: object, server: object, files: Mapping[str, str]) -> str:
+def _reached(context: Any, server: object, files: Mapping[str, str]) -> str:
     """The server that is meant, named here, before the command or in the environment, each of its brokers with TLS."""
     # Not imported above: the options of commands are made with what fails clearly, which has these.
     from penstock.cli.options import Globals
 
-    found = context.find_object(Globals) if isinstance(context, typer.Context) else None
+    found = None if context is None else context.find_object(Globals)
     meant = server or (found.server if found else None) or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     return ",".join(with_tls(one, files) for one in str(meant).split(",") if one.strip())
