@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.broker.guarding import Guarding
 from penstock.broker.peer_connection import PeerConnection, dialling_mistake
 from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import PeerRequest
@@ -33,6 +34,7 @@ class Asking(Protocol):
     """Who asks."""
 
     hello: PeerHelloRequest
+    guarding: Guarding | None
 
     dialling: Callable[[str], dict[str, Any]]
     """What `create_connection` takes besides, to reach a broker at a host."""
@@ -51,7 +53,7 @@ class _Attempt:
     def __init__(self, request: JoinRequest, asking: Asking) -> None:
         self._loop = asyncio.get_running_loop()
         self.said: asyncio.Future[JoinResponse] = self._loop.create_future()
-        self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us)
+        self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us, asking.guarding)
         self._request = request
 
     # PeerCalls

@@ -7,7 +7,7 @@ and changes nothing. From 14 days before a certificate ends the log says so once
 | who is there         | what is asked  | needs                                                                |
 |----------------------|----------------|----------------------------------------------------------------------|
 | another broker       | peer hello     | a certificate of `tls_ca`, with one of `tls_peer_names`              |
-| one that will say so | hello          | a certificate of `tls_ca` or `tls_client_ca`                         |
+| one that will say so | hello, log in  | a certificate of `tls_ca` or `tls_client_ca`                         |
 | a client             | anything       | one of `tls_client_ca`, if `tls_client_auth` is `required`           |
 """
 
@@ -25,7 +25,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.broker.tls_settings import REQUIRED, BrokerTls, Loaded
 from penstock.broker.transport import PeerCertificate
-from penstock.messages import HelloRequest, PeerHelloRequest, Request
+from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloRequest, Request
 
 _log = logging.getLogger("penstock.tls")
 
@@ -99,8 +99,10 @@ class ServerTls:
     def _is_client(certificate: PeerCertificate | None, request: Request) -> bool:
         if certificate is None:
             return False
-        # A broker says hello first, and next who it is.
-        return certificate.is_client or (certificate.is_broker and isinstance(request, HelloRequest))
+        # A broker says hello first, proves that it knows the cluster's secret, and then says who it is.
+        return certificate.is_client or (
+            certificate.is_broker and isinstance(request, HelloRequest | AuthenticateRequest)
+        )
 
     def _no_broker(self, certificate: PeerCertificate | None) -> str | None:
         if self._settings.ca_file is None:

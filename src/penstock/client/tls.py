@@ -150,6 +150,11 @@ class ClientTls:
         return context
 
 
+def plain(host: str) -> dict[str, Any]:
+    """As `ClientTls.dialling`, where no TLS is spoken."""
+    return {}
+
+
 def why(error: BaseException | None) -> str | None:
     """What went wrong, and what to do; None: it was not TLS."""
     return tls_mistake(error, _WORDS)
