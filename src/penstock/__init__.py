@@ -269,6 +269,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "StreamExists",
     "StreamNotFound",
     "TimedOut",
+    "TlsOptions",
     "Unavailable",
     "__version__",
 ]

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 import penstock
-from penstock import aio
+from penstock import Credentials, aio
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.errors import Unavailable
@@ -146,6 +146,22 @@ def test_the_blocking_client_and_the_address_alone_will_do(
     for address in (server, broker.client_address):
         with penstock.connect(address) as client:
             assert client.status().connections >= 1
+
+
+async def test_who_has_to_log_in_does_so_through_tls(authority: Authority, tmp_path: Path) -> None:
+    password = "a long password that is not to be seen"
+    (tmp_path / "password").write_text(password)
+    options = ("--auth", "--admin-password-file", str(tmp_path / "password"))
+    with running_broker(tmp_path / "data", *with_pair(authority.issue("guarded"), *options)) as guarded:
+        tap = Tap(guarded.client_address)
+        async with tap.at() as address:
+            tls = TlsOptions(ca=authority.ca)
+            async with aio.connect(address, tls=tls, credentials=Credentials.password("admin", password)) as client:
+                await client.create_stream("orders", "orders.>")
+            with pytest.raises(RemoteError) as raised:
+                await aio.connect(address, tls=tls, credentials=Credentials.password("admin", "wrong"))
+            assert raised.value.code == ErrorCode.UNAUTHENTICATED
+        assert b"admin" not in tap.passed
 
 
 # Who is not let in, and what is said

@@ -42,9 +42,14 @@ def encrypted_cluster(folder: Path, authority: Authority, *more: str) -> Iterato
 
 
 async def test_replicas_follow_and_take_over_through_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    authority = Authority(tmp_path / "tls")
+    authority, of_clients = Authority(tmp_path / "tls"), Authority(tmp_path / "clients", "client-ca")
+    client_pair = of_clients.issue("client", (), usages=_CLIENT_ONLY)
     monkeypatch.setenv("PENSTOCK_TLS_CA", str(authority.ca))
-    with encrypted_cluster(tmp_path, authority) as cluster:
+    monkeypatch.setenv("PENSTOCK_TLS_CERT", str(client_pair.cert))
+    monkeypatch.setenv("PENSTOCK_TLS_KEY", str(client_pair.key))
+    # What a broker has to say before it says who it is is said without a certificate of a client.
+    options = ("--tls-client-ca", str(of_clients.ca), "--cluster-secret", "known to brokers alone " * 2)
+    with encrypted_cluster(tmp_path, authority, *options) as cluster:
         await cluster.all_live()
         async with cluster.client(1) as client:
             await client.create_stream("orders", "orders.>", replicas=3)
