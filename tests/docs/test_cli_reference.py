@@ -57,6 +57,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
         for name in (
             "serve",
             "demo",
+            "certs",
             "nats-config",
             "publish",
             "read",
@@ -91,6 +92,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "scale",
             "spark",
             "throughput",
+            "tls",
         )
     }
     assert set(COMMANDS) == {"penstock"} | stream | others | groups | users | rules | bench | pipeline
