@@ -7,11 +7,15 @@ from pathlib import Path
 
 from penstock.base.addresses import Address
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
-from penstock.broker.setting_values import as_reached
+from penstock.broker.setting_values import OFF, as_reached
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
-SECRET_FILES = {"nats_password_file": "nats_password", "nats_token_file": "nats_token"}
+SECRET_FILES = {
+    "nats_password_file": "nats_password",
+    "nats_token_file": "nats_token",
+    "http_token_file": "http_token",
+}
 """The setting of a file → the secret that is read from it."""
 
 
@@ -35,6 +39,11 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     ]
     if (mistake := unprotected(value_of(given, "listen"), insecure=value_of(given, "insecure"))) is not None:
         mistakes.append(f"{origin_of(given, 'listen')}: {mistake}")
+    if value_of(given, "http") != OFF:
+        insecure, has_token = value_of(given, "insecure"), value_of(given, "http_token") is not None
+        mistake = http_unprotected(value_of(given, "http"), insecure=insecure, has_token=has_token)
+        if mistake is not None:
+            mistakes.append(f"{origin_of(given, 'http')}: {mistake}")
     if value_of(given, "partition_in_flight_bytes") > value_of(given, "broker_in_flight_bytes"):
         one, all_streams = (origin_of(given, name) for name in ("partition_in_flight_bytes", "broker_in_flight_bytes"))
         mistakes.append(f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})")
@@ -53,7 +62,7 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     mistakes += [
         f"{given[name].origin}: the embedded nats-server asks for none; set nats to the server that it is for"
         for file_name, name in SECRET_FILES.items()
-        if name in given and file_name not in given
+        if name in given and file_name not in given and name.startswith("nats_")
     ]
 
 
@@ -65,6 +74,16 @@ def unprotected(listen: Address, *, insecure: bool) -> str | None:
         f"{listen} can be reached from other machines, and there is no authentication: "
         "whoever reaches it may read, write and delete everything. Listen on 127.0.0.1, or set insecure = true "
         "(--insecure) if you trust the network in front of it"
+    )
+
+
+def http_unprotected(http: Address, *, insecure: bool, has_token: bool) -> str | None:
+    """Why metrics are not shown there, or None. This alone decides who may reach the HTTP port."""
+    if http.is_loopback or insecure or has_token:
+        return None
+    return (
+        f"{http} can be reached from other machines, and whoever reaches it sees the names of streams and groups, and "
+        "how much flows: set a token (--http-token-file), listen on 127.0.0.1, or set insecure = true (--insecure)"
     )
 
 

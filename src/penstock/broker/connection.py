@@ -38,6 +38,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
+from penstock.broker.request_meters import RequestMeters
 from penstock.broker.shared_budget import SharedBudget, Waiting
 from penstock.messages import Api, HelloRequest, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import Extent, Payload
@@ -55,6 +56,7 @@ class Caller:
 
     connection: Connection
     frame: Frame  # its head; the rest is not kept
+    since_us: int = 0  # when it came, elapsed
 
     @property
     def api(self) -> int:
@@ -76,6 +78,8 @@ class ConnectionOwner(Protocol):
     """The same for brokers."""
     files: SharedBudget
     """Files that answers hold open."""
+    requests: RequestMeters
+    """What is counted of requests."""
 
     def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
         """Call its `take_frame` once, in its turn; `at_once`: before this returns, unless others are in line."""
@@ -268,7 +272,7 @@ class Connection:
             text = "of the frames on one connection all have checksums, or none"
             self._refuse(frame, RemoteError(ErrorCode.BAD_FRAME, text))
             return
-        caller = Caller(self, frame._replace(body=b"", raw=b""))
+        caller = Caller(self, frame._replace(body=b"", raw=b""), self._last_read_us)
         if frame.correlation_id in self.open_requests:
             text = f"correlation id {frame.correlation_id} is in use by a request that is not answered yet"
             self._refuse(frame, RemoteError(ErrorCode.BAD_FRAME, text))
@@ -374,6 +378,7 @@ class Connection:
         self._flush()
 
     def _send_error(self, caller: Caller, error: RemoteError) -> None:
+        self._owner.requests.failed(caller.api, error.code)
         self._output.add(encode_answer(caller.frame, error))
         self._flush()
 

@@ -18,9 +18,10 @@ import msgspec
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
+from penstock.base.meters import Families
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
-from penstock.broker.disk_threads import DiskThreads
+from penstock.broker.disk_threads import DiskThreads, TimedWork
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers import Peers
 from penstock.broker.server import Server
@@ -104,6 +105,43 @@ class Driver:
     def waits_for(self) -> str:
         """What the broker waits for before it has its part in the cluster; empty once it has it."""
         return self._node.waits_for
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether requests are refused because the broker is about to end."""
+        return self._stopping or self._stopped
+
+    @property
+    def reconnects(self) -> int:
+        """Connections to NATS that were lost."""
+        return self._reconnects
+
+    @property
+    def reading_paused(self) -> bool:
+        """Whether NATS is not read, since too much is in flight."""
+        return self._reading_paused
+
+    @property
+    def disk_work(self) -> int:
+        """Pieces of work that disk threads have not given back."""
+        return self._threads.open_count
+
+    @property
+    def stalled_syncs(self) -> int:
+        """Logs of which the disk does not give back a sync."""
+        return self._node.stalled_syncs
+
+    def families(self) -> Families:
+        """What is measured of the node."""
+        for family in self._node.families(self.now()):
+            if family is None:
+                self.schedule()  # what it has begun to read
+            yield family
+        self.schedule()
+
+    def have_done(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        """Have a disk thread `run`; then `done` hears on the loop how it went."""
+        self._threads.submit(lane, run, done)
 
     # Events
 
@@ -246,6 +284,7 @@ class Driver:
     def _do_on_loop(self, step: Step) -> None:
         if step.publish:
             self.link.answer(step.publish)
+            self._node.meters.acked(step.publish, self.elapsed_us())
         for reply in step.replies:
             self._reply(reply)
         for request in step.peers:
@@ -274,6 +313,7 @@ class Driver:
             if isinstance(response, StatusResponse):
                 response = self._complete_status(response)
             caller.connection.reply(caller, response, reply.payload)
+            self.server.requests.answered(caller.api, self.elapsed_us() - caller.since_us)
         except Exception:  # noqa: BLE001 (reported; the other answers must get out)
             _log.exception("a mistake in the program: %s gets no answer and is closed", caller.connection.peer)
             caller.connection.close()
@@ -320,7 +360,16 @@ class Driver:
             self.schedule()
             self._watch_budget()
 
-        self._threads.submit(work.lane, work.run, done)
+        if (meter := work.meter) is None:
+            self._threads.submit(work.lane, work.run, done)
+            return
+        timed = TimedWork(work.run)
+
+        def measured(error: Exception | None) -> None:
+            meter.add(timed.took_us)
+            done(error)
+
+        self._threads.submit(work.lane, timed, measured)
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Have a disk thread read for a client."""

@@ -237,6 +237,7 @@ def _of_one(
         config,
         data_dir=config.data_dir / folder_of(broker_id),
         listen=listen,
+        http=_http(config, broker_id),
         advertise=told,  # so that its data directory, which may know another address, does not count
         broker_id=broker_id,
         voters=voters if is_voter else (),
@@ -248,6 +249,13 @@ def _of_one(
         origins=MappingProxyType({**config.origins, "id": "--id", "listen": "--listen"}),
         shown=MappingProxyType({}),
     )
+
+
+def _http(config: BrokerConfig, broker_id: int) -> Address | None:
+    """Where metrics of a broker are shown: as far from the first one's as its id."""
+    if config.http is None or not config.http.port:
+        return config.http
+    return Address(config.http.host, config.http.port + broker_id - config.broker_id)
 
 
 def folder_of(broker_id: int) -> str:

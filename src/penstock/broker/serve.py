@@ -33,9 +33,11 @@ from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.http_server import bind_http
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.observed import Observed
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
 from penstock.broker.server import Server, bind
@@ -70,6 +72,7 @@ class _Running:
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
+    observed: Observed | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -225,6 +228,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
     listeners, client_address = bind(config.listen)
+    http = None if config.http is None else bind_http(config.http, is_chosen="http" in config.origins)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
     node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
     driver = Driver(
@@ -258,6 +262,11 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     running.driver = driver
     driver.carry_out()
     driver.server.start()
+    http_address = None
+    if http is not None:
+        running.observed = Observed(driver, config, http[0])
+        http_address = http[1]
+        await running.observed.start(http_address)
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
     try:
@@ -268,7 +277,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     if cluster := cluster_text(config):
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
-    return Addresses(client_address, nats, config.data_dir, cluster)
+    return Addresses(client_address, nats, config.data_dir, cluster, http_address)
 
 
 def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
@@ -364,6 +373,8 @@ async def _stop(running: _Running) -> bool:
             running.link_task.cancel()
             await asyncio.wait((running.link_task,), timeout=max(0.0, deadline_s - loop.time()))
     finally:
+        if running.observed is not None:
+            running.observed.stop()
         if running.embedded is not None:
             await running.embedded.stop(max(200, int((deadline_s - loop.time()) * 1_000)))
         running.data_dir.release()

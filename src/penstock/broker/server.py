@@ -23,6 +23,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
+from penstock.broker.request_meters import RequestMeters
 from penstock.broker.shared_budget import SharedBudget
 from penstock.messages import PeerHelloRequest, Request
 
@@ -33,10 +34,11 @@ _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 1.0
 
 
-def bind(address: Address) -> tuple[list[socket.socket], Address]:
+def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
     """Listening sockets on every address that `address` stands for, and the port that it came to.
 
-    OperationalError if one of them cannot be had. Clients wait in the backlog until a Server starts.
+    OperationalError if one of them cannot be had; `flag` names another one. Clients wait in the backlog until a Server
+    starts.
     """
     listeners: list[socket.socket] = []
     port = address.port
@@ -56,7 +58,7 @@ def bind(address: Address) -> tuple[list[socket.socket], Address]:
         for listener in listeners:
             listener.close()
         text = f"cannot listen on {address}: {error.strerror or error}"
-        raise OperationalError(f"{text}; choose another address with --listen (port 0: any free one)") from error
+        raise OperationalError(f"{text}; choose another address with {flag} (port 0: any free one)") from error
     return listeners, Address(address.host, port)
 
 
@@ -107,6 +109,7 @@ class Server:
         self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
         self._strangers: dict[Connection, None] = {}  # over the limit, and perhaps brokers; the oldest first
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
+        self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self._owner = owner
         self._process_of = process_of

@@ -16,6 +16,7 @@ from penstock.base.ids import BrokerId
 from penstock.base.units import parse_bytes, parse_duration_ms
 
 EMBEDDED = "embedded"
+OFF = "off"
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
 BROKERS_MAX = 256
@@ -60,6 +61,19 @@ def read_path(value: object) -> Path:
 def read_listen_address(value: object) -> Address:
     """HOST:PORT of this machine."""
     return parse_address(read_text(value), any_port=True)
+
+
+def read_http_address(value: object) -> Address | str:
+    """HOST:PORT of this machine, or OFF."""
+    return OFF if value is False or value == OFF else read_listen_address(value)
+
+
+def read_token(value: object) -> str:
+    """What can be sent in a header."""
+    text = read_text(value)
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError("expected a token of printable ASCII characters without spaces")
+    return text
 
 
 def read_advertised_address(value: object) -> Address:

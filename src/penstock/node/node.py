@@ -32,6 +32,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.meters import Families
 from penstock.hot.group import Group
 from penstock.messages import (
     AlterStreamRequest,
@@ -62,6 +63,7 @@ from penstock.node.in_flight import Budget
 from penstock.node.internal import check_users_own, users_own
 from penstock.node.leaders import not_leader
 from penstock.node.listening import Listening, was_led_by
+from penstock.node.measures import Measures
 from penstock.node.offsets import GroupOffsets
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
@@ -98,6 +100,7 @@ class Node:
         )
         self._peers = Peers(self._outbox)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
+        self.meters = self._budget.meters
         self._questions = Questions(
             self._outbox,
             settings.format_version,
@@ -165,13 +168,13 @@ class Node:
             DeleteStreamRequest: self._administer,
             SetIntakeRequest: self._administer,
             FetchRequest: partial(self._fetches.ask, self._find),
-            GetRequest: self._get,
-            ListOffsetsRequest: self._list_offsets,
+            GetRequest: partial(self._questions.get, self._find),
+            ListOffsetsRequest: partial(self._questions.list_offsets, self._find),
             TruncateRequest: self._truncate,
             VerifyRequest: partial(self._verifying.ask, self._find),
             ReportArchivedRequest: partial(self._replicas.archives.ask, self._find),
-            ReplicaFetchRequest: self._replica_fetch,
-            ReplicaProgressRequest: self._replica_progress,
+            ReplicaFetchRequest: self._replicas.fetch,
+            ReplicaProgressRequest: self._replicas.progress,
             ReplicaRangeRequest: partial(self._replicas.repairs.serve, self._find),
             MessageIdsRequest: partial(self._replicas.ids_elsewhere.serve, self._find),
             **self._storing.handlers,
@@ -196,6 +199,9 @@ class Node:
             self._budget.counters,
             started_us=now.wall_us,
         )
+        parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)
+        held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
+        self._measures = Measures(*parts, lambda: self._now, *held)
         self._replicas.streams.start(cluster.deleted)
         self._replicas.scrubber.start()
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
@@ -270,6 +276,16 @@ class Node:
     def waits_for(self) -> str:
         """What this broker waits for before it has its part in the cluster, for people; empty once it has it."""
         return self._cluster.waits_for
+
+    def families(self, now: Now) -> Families:
+        """What is measured; whoever goes through it takes what the node has decided meanwhile, at each pause."""
+        self._now = now
+        return iter(()) if self._is_stopped else self._measures.families()
+
+    @property
+    def stalled_syncs(self) -> int:
+        """Logs of which the disk does not give back a sync."""
+        return self._upkeep.stalled_count
 
     @property
     def process(self) -> str:
@@ -456,14 +472,6 @@ class Node:
     def _peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
         self._cluster.peer_request(caller, request, raw)
 
-    def _replica_fetch(self, caller: Hashable, request: ReplicaFetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._replicas.leading.fetch(caller, request, self._replicas.roles.live, now)
-
-    def _replica_progress(
-        self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
-        self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)
-
     def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
         self._fetches.refuse(partition.key, error)
         self._storing.appends.refuse(partition.key, error)
@@ -471,6 +479,7 @@ class Node:
         self._publishing.grown(partition)
         self._listening.remove(partition)
         self._offsets.ended(partition)
+        self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
         """Another broker leads it: who waits here is to ask there."""
@@ -484,16 +493,6 @@ class Node:
         self._fetches.grown(partition)
         if self._publishing:
             self._publishing.grown(partition)
-
-    # Queries
-
-    def _get(self, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
-        # The latest of a key or a subject is the leader's to name; a message at an offset lies with every replica.
-        which = self._find.led if request.offset is None else self._find.held
-        self._questions.get(caller, which(request.stream_id, request.partition), request)
-
-    def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._questions.list_offsets(caller, self._find.led(request.stream_id, request.partition), request)
 
     def _truncate(self, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))

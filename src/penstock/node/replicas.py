@@ -24,6 +24,8 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.commitlog import LogState, OpenFiles
 from penstock.messages import (
     LogEnd,
+    ReplicaFetchRequest,
+    ReplicaProgressRequest,
     ReportArchivedRequest,
     ResignedLeadership,
     Response,
@@ -276,6 +278,16 @@ class Replicas:
     def has_nats(self) -> bool:
         """Whether this broker is connected to NATS."""
         return self._listening.has_nats
+
+    # What followers ask
+
+    def fetch(self, caller: Hashable, request: ReplicaFetchRequest, raw: bytes | memoryview, now: Now) -> None:
+        """Another broker wants what is led here."""
+        self.leading.fetch(caller, request, self.roles.live, now)
+
+    def progress(self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now) -> None:
+        """Another broker says how far its disk has it."""
+        self.leading.progress(caller, request, self.roles.live, now)
 
     # What has become of a partition
 

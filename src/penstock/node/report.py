@@ -199,22 +199,22 @@ class Report:
             archived_end=Offset(archived_end(partition)) if state.archived else None,
         )
 
+    def state(self, key: PartitionKey) -> PartitionHealth:
+        """What the partition can do now."""
+        # All streams at once: what nearly all of them are is seen at a glance.
+        partition = self._replicas.partitions.get(key)
+        is_online = (
+            partition is not None and partition.subscribed and partition.is_writable and not partition.impediment
+        )
+        return PartitionHealth.ONLINE if is_online else self._health(key)[0]
+
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:
         """The broker as the node knows it; the driver adds its connections and its link to NATS."""
-        by_state: Counter[str] = Counter()
-        partitions = self._replicas.partitions
-        for stream_id, state in self._cluster.image.streams.items():
-            for number in range(len(state.partitions)):
-                key = PartitionKey(stream_id, PartitionId(number))
-                # All streams at once: what nearly all of them are is seen at a glance.
-                partition = partitions.get(key)
-                is_online = (
-                    partition is not None
-                    and partition.subscribed
-                    and partition.is_writable
-                    and not partition.impediment
-                )
-                by_state[PartitionHealth.ONLINE if is_online else self._health(key)[0]] += 1
+        by_state = Counter(
+            self.state(PartitionKey(stream_id, PartitionId(number)))
+            for stream_id, state in self._cluster.image.streams.items()
+            for number in range(len(state.partitions))
+        )
         return StatusResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,
@@ -232,7 +232,7 @@ class Report:
             brokers=self.brokers(),
             streams=len(self._cluster.image.streams),
             partitions=by_state.total(),
-            partitions_by_state=dict(by_state),
+            partitions_by_state={str(state): count for state, count in by_state.items()},
             in_flight_bytes=in_flight_bytes,
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,
             counters=dict(self._counters),
