@@ -6,7 +6,10 @@ ahead waits in the client's own socket. From the first byte of the wait for a re
 the answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
 
     waits ──head──▶ answers ──answer──▶ writes ──all taken──▶ waits
-      └──── too slow, too large, nonsense, a body: an error, then closed
+      └── too large, nonsense, a body ──▶ an error ──▶ ends ──▶ closed
+
+What still comes at the end is thrown away, until the client closes or the patience is over: closing a socket with
+unread input resets it, and the answer would be lost with it.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX)
         self._asked: Asked | None = None
         self._requests = 0
+        self._is_ending = False
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._has_written = asyncio.Event()
@@ -90,11 +94,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """They came."""
-        self._protocol.receive_data(bytes(self._buffer[:nbytes]))
-        self._go_on()
+        if not self._is_ending:
+            self._protocol.receive_data(bytes(self._buffer[:nbytes]))
+            self._go_on()
 
     def eof_received(self) -> bool:
         """The client sends no more; it may wait for an answer."""
+        if self._is_ending:
+            return False
         self._protocol.receive_data(b"")
         self._go_on()
         return True
@@ -133,7 +140,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                     self._begin()
                     return
                 elif isinstance(event, h11.ConnectionClosed):
-                    self.close()
+                    self._end()
                     return
                 else:  # more is needed
                     return
@@ -160,7 +167,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         await self._has_written.wait()
         self._task = None
         if self._protocol.our_state is not h11.DONE or self._protocol.their_state is not h11.DONE:
-            self.close()
+            self._end()
             return
         self._protocol.start_next_cycle()
         self.is_waiting = True
@@ -174,7 +181,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.is_waiting = False
         if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._send(Answer(status, f"{text}\n".encode()), is_last=True, has_body=True)
-        self.close()
+        self._end()
+
+    def _end(self) -> None:
+        """Say that nothing more comes; the client, or the patience, closes."""
+        self._is_ending = True
+        if self._transport.is_closing():
+            return
+        if self._protocol.their_state is h11.CLOSED:  # it has closed its side already
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            self._transport.resume_reading()
 
     def _send(self, answer: Answer, *, is_last: bool, has_body: bool) -> None:
         headers = [
@@ -200,10 +218,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-    def close(self) -> None:
-        """Close once what is written is taken, or the patience is at its end."""
-        self._transport.close()
 
     def cut(self) -> None:
         """Close now."""

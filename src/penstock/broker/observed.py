@@ -40,9 +40,7 @@ class Observed:
         await self._server.start()
         wanted = self._config.http
         if wanted is not None and wanted.port not in (0, address.port):
-            _log.info(
-                "port %d is taken: metrics are at http://%s/metrics (http, or --http, sets it)", wanted.port, address
-            )
+            _log.info("metrics are at http://%s/metrics: port %d is taken (--http sets another)", address, wanted.port)
         else:
             _log.info("metrics are at http://%s/metrics", address)
 
