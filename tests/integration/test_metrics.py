@@ -14,6 +14,7 @@ from tests.broker_process import BrokerProcess, eventually, running_broker, runn
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.metrics_page import Page, get, page_of, url_of
+from tests.queries import queries, selectors
 
 TABLE = {metric.name: metric for metric in (*OF_BROKER, *OF_NODE)}
 
@@ -52,6 +53,10 @@ async def test_the_pages_of_a_cluster_say_what_has_happened_there(cluster: Clust
         assert page.value("process_resident_memory_bytes") > 2**20
         assert page.value("penstock_loop_lag_seconds_count") > 0
     assert set().union(*(page.kinds for page in before.values())) == set(TABLE)
+    there = {name for page in before.values() for name, _ in page.samples}
+    asked = {selector.name for query in queries() for selector in selectors(query.text)}
+    # What is told with labels of things that did not happen here has no samples; that it exists is tested above.
+    assert asked - there == {"up", "penstock_partition_dropped_total"}
 
     # Each message is counted by the leader that took it, and by nobody else.
     taken = [summed(before, "penstock_partition_messages_in_total", stream="orders", partition=one) for one in "01"]
