@@ -2,43 +2,63 @@
 
 Rules: plain objects, without locks: the event loop alone counts and reads. Values are whole numbers in the unit of what
 is measured (µs, bytes, rows); a metric's `scale` makes the unit that it is told in. What is counted only grows.
+Whoever counts for every batch may add to `counts` and `sum` itself: a call costs more than that.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-SHORT_US = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
-            2_500_000, 5_000_000, 10_000_000)  # fmt: skip
-"""Bounds for what takes microseconds, and seconds where something is wrong."""
-ROWS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 65_536)
-SIZES_BYTES = tuple(1 << power for power in range(10, 28, 2))  # 1 KiB to 64 MiB
+_BITS_MAX = 64
 
 
 class Histogram:
-    """How many of what was measured came up to each bound, and the sum of all."""
+    """How many of what was measured have so many bits, and the sum of all; told from `first` bits up to `last`.
 
-    __slots__ = ("bounds", "counts", "sum")
+    What has n bits is below 2**n. As a time, of which the fraction of a microsecond is cut off, it is at most that; as
+    a number at most 2**n - 1, and so it is told.
+    """
 
-    def __init__(self, bounds: tuple[int, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # the last one: what is over the last bound
+    __slots__ = ("_first", "_is_time", "_last", "counts", "sum")
+
+    def __init__(self, first: int, last: int, *, is_time: bool = False) -> None:
+        self.counts = [0] * (_BITS_MAX + 1)  # by the number of bits
         self.sum = 0
+        self._first, self._last, self._is_time = first, last, is_time
+
+    @classmethod
+    def of_times(cls) -> Histogram:
+        """In µs: from 64 µs to 17 s."""
+        return cls(6, 24, is_time=True)
+
+    @classmethod
+    def of_rows(cls) -> Histogram:
+        """From 1 to 65,535, and one bound more."""
+        return cls(1, 17)
+
+    @classmethod
+    def of_sizes(cls) -> Histogram:
+        """In bytes: from 1 KiB to 128 MiB."""
+        return cls(10, 27)
 
     def add(self, value: int, count: int = 1) -> None:
-        """`count` times that value."""
-        self.counts[bisect_left(self.bounds, value)] += count
+        """`count` times that value, which is not negative."""
+        self.counts[value.bit_length()] += count
         self.sum += value * count
 
-    def cumulative(self) -> Iterator[int]:
-        """For each bound how many came up to it; then how many there are."""
-        total = 0
-        for count in self.counts:
-            total += count
-            yield total
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(self.counts)
+
+    def cumulative(self) -> Iterator[tuple[int, int]]:
+        """Each bound, and how many came up to it."""
+        total = sum(self.counts[: self._first])
+        for bits in range(self._first, self._last + 1):
+            total += self.counts[bits]
+            yield (1 << bits) - (not self._is_time), total
 
 
 class Kind(Enum):

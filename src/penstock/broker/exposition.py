@@ -30,11 +30,11 @@ def _lines(metric: Metric, sample: Sample) -> Iterator[str]:
     if not isinstance(sample.value, Histogram):
         yield f"{metric.name}{_braced(labels)} {_number(sample.value * metric.scale)}"
         return
-    histogram, total = sample.value, 0
-    bounds = [_number(bound * metric.scale) for bound in histogram.bounds]
-    for bound, total in zip((*bounds, "+Inf"), histogram.cumulative(), strict=True):
+    histogram, total = sample.value, sample.value.count
+    bounds = [(_number(bound * metric.scale), count) for bound, count in histogram.cumulative()]
+    for bound, count in (*bounds, ("+Inf", total)):
         label = f'le="{bound}"'
-        yield f"{metric.name}_bucket{_braced([*labels, label])} {total}"
+        yield f"{metric.name}_bucket{_braced([*labels, label])} {count}"
     yield f"{metric.name}_sum{_braced(labels)} {_number(histogram.sum * metric.scale)}"
     yield f"{metric.name}_count{_braced(labels)} {total}"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.meters import SHORT_US, Families, Family, Histogram, Sample, single
+from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.broker import metrics
 from penstock.broker.driver import Driver
 from penstock.broker.request_meters import name_of
@@ -78,7 +78,7 @@ class LoopLag:
     """How late the event loop is: a timer of its own, a few times a second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.us = Histogram(SHORT_US)
+        self.us = Histogram.of_times()
         self._loop = loop
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None

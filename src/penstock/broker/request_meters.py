@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.base.errors import ErrorCode
-from penstock.base.meters import SHORT_US, Histogram
+from penstock.base.meters import Histogram
 from penstock.messages import Api
 
 _UNKNOWN = "unknown"
@@ -28,7 +28,7 @@ class RequestMeters:
     def answered(self, api: int, took_us: int) -> None:
         """A request was answered."""
         if (histogram := self.seconds.get(api)) is None:
-            histogram = self.seconds[api] = Histogram(SHORT_US)
+            histogram = self.seconds[api] = Histogram.of_times()
         histogram.add(max(0, took_us))
 
     def failed(self, api: int, code: str) -> None:

@@ -57,7 +57,7 @@ class Budget:
 
     @property
     def counters(self) -> Counter[str]:
-        """What the status shows."""
+        """What happens now and then."""
         return self.meters.counters
 
 

@@ -16,7 +16,7 @@ from itertools import islice
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.base.meters import Families, Family, Sample, single
+from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.messages import PartitionHealth
 from penstock.node import metrics
 from penstock.node.cluster import Cluster
@@ -30,7 +30,7 @@ from penstock.node.report import Report
 
 ALL = "*"
 """Stands in a label where things are told together; no stream and no group is called so."""
-_NO_TRAFFIC = Traffic()
+_NO_TRAFFIC = Traffic(Histogram.of_rows(), Histogram.of_sizes())
 _Labels = tuple[str, ...]
 
 
@@ -70,8 +70,9 @@ class Measures:
 
     def _counted(self) -> Families:
         meters = self._meters
+        told = meters.told()
         for name, metric in metrics.COUNTERS.items():
-            yield single(metric, meters.counters[name])
+            yield single(metric, told.get(name, 0))
         yield single(metrics.BATCH_ROWS, meters.batch_rows)
         yield single(metrics.BATCH_BYTES, meters.batch_bytes)
         yield single(metrics.ACK_SECONDS, meters.ack_us)

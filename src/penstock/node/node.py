@@ -196,7 +196,7 @@ class Node:
             cluster,
             self._replicas,
             self._listening.gaps,
-            self._budget.counters,
+            self.meters,
             started_us=now.wall_us,
         )
         parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)

@@ -43,6 +43,7 @@ from penstock.node.closed import why_closed
 from penstock.node.dedup import is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.keys import Keys
+from penstock.node.meters import Traffic
 from penstock.node.step import Answers, Outbox, Step
 from penstock.node.wording import CODES, STORE_FAILED, in_doubt, label, not_appended
 from penstock.replication.follower import Following
@@ -63,7 +64,7 @@ class Partition:
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
         "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch",
         "leadership", "leads", "listened_us", "log", "meters", "producers", "published", "refusal", "rollup_at", "sid",
-        "stall", "stream", "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -78,6 +79,7 @@ class Partition:
         self.published: PublishedRuns | None = None  # of this leadership, once a run is to be published
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
+        self.traffic: Traffic  # once it leads in that sense
         self.cannot_lead = ""  # why it could not begin
         self.impediment = ""  # why the disk took nothing when it was asked last
         self.stall = ""  # a sync has not come back for long, and since when; until it does
@@ -294,7 +296,7 @@ class Partition:
         while start < count:
             end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
             if refusal is None:
-                refusal = self._append_messages(rows, start, end, flags, now, step)
+                refusal = self._write(rows, start, end, flags, now, step)
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
                 for is_early in (False, True):
@@ -353,9 +355,7 @@ class Partition:
         if refused is not None:
             step.publish.append(Answers(self.sid, refused.refusal_commands(self._rules, error)))
 
-    def _append_messages(
-        self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step
-    ) -> acks.AckError | None:
+    def _write(self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step) -> acks.AckError | None:
         base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(
@@ -373,15 +373,15 @@ class Partition:
         if flags & MAY_HOLD_IDS and self.dedup is not None:
             self.dedup.written(timestamp_us, header.end_offset)
         end_offset, size_bytes = header.end_offset, len(data)
-        self.meters.stored(self.key, end - start, size_bytes)
+        self.traffic.stored(end - start, size_bytes)
         self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN, now.elapsed_us)
         late = waiters(rows, start, end, is_early=False)
         leadership = self.leadership
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
         if self.in_flight or leadership.committed_end < end_offset:
-            ends = base_offset, end_offset, size_bytes, timestamp_us
-            self.in_flight.add(Pending(*ends, late, None, None, now.elapsed_us))
+            pending = Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None, None, now.elapsed_us)
+            self.in_flight.add(pending)
         else:  # written is all that was promised
             self._commit(end_offset)
             self.committed_bytes += size_bytes
@@ -395,7 +395,7 @@ class Partition:
             got = Got(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
             commands, count = acked.ack_commands(self._rules, base, timestamp_us, got), acked.acks_count
             step.publish.append(Answers(self.sid, commands, count, arrived_us))
-            self.counters["acks_made"] += count
+            self.meters.acks_made += count
 
     def append(
         self,
@@ -439,11 +439,11 @@ class Partition:
             self.rollup_at = base_offset + asked.rollup_row
         if self.lasts is not None:
             self.lasts.appended(message, base_offset)
-        self.meters.stored(self.key, self.log.log_end - base_offset, len(message))
+        self.traffic.stored(self.log.log_end - base_offset, len(message))
         assert self.leadership is not None
         self.leadership.appended(self.log.log_end, now.elapsed_us)
-        ends = base_offset, self.log.log_end, len(message), timestamp_us
-        self.in_flight.add(Pending(*ends, None, caller, False if header.producer_id else None, now.elapsed_us))
+        once, end, size = False if header.producer_id else None, self.log.log_end, len(message)
+        self.in_flight.add(Pending(base_offset, end, size, timestamp_us, None, caller, once, now.elapsed_us))
         self.advance(step)
 
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:

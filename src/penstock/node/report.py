@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
@@ -24,6 +23,7 @@ from penstock.node.cluster import Cluster
 from penstock.node.gaps import Gaps
 from penstock.node.leaders import why_nobody
 from penstock.node.listening import NOT_HEARD
+from penstock.node.meters import Meters
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
 from penstock.node.settings import Settings
@@ -49,7 +49,7 @@ class Report:
         cluster: Cluster,
         replicas: Replicas,
         gaps: Gaps,
-        counters: Mapping[str, int],
+        meters: Meters,
         *,
         started_us: int,
     ) -> None:
@@ -57,7 +57,7 @@ class Report:
         self._cluster = cluster
         self._replicas = replicas
         self._gaps = gaps
-        self._counters = counters
+        self._meters = meters
         self._started_us = started_us
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
@@ -235,7 +235,7 @@ class Report:
             partitions_by_state={str(state): count for state, count in by_state.items()},
             in_flight_bytes=in_flight_bytes,
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,
-            counters=dict(self._counters),
+            counters=self._meters.told(),
         )
 
 

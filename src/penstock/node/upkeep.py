@@ -397,7 +397,7 @@ class Upkeep:
             partition.impediment = str(error)
             self._heard.impeded(partition)
         else:
-            partition.leads = True
+            partition.leads, partition.traffic = True, partition.meters.of(partition.key)
             partition.cannot_lead = partition.impediment = ""
 
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:

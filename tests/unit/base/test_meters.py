@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.base.meters import Histogram
 
 
-def test_a_bound_holds_what_comes_up_to_it_and_the_last_place_what_is_over() -> None:
-    histogram = Histogram((10, 20))
-    for value in (0, 10, 11, 20, 21):
+@pytest.mark.parametrize("is_time", [False, True])
+def test_a_bound_holds_what_comes_up_to_it(is_time: bool) -> None:
+    """A time is cut off to whole units: what has 3 of them may be just below 4."""
+    histogram = Histogram(2, 4, is_time=is_time)
+    for value in (0, 3, 4, 7, 8, 15, 16, 1000):
         histogram.add(value)
-    histogram.add(15, 3)
-    assert list(histogram.cumulative()) == [2, 7, 8]
-    assert histogram.sum == 0 + 10 + 11 + 20 + 21 + 3 * 15
+    histogram.add(5, 10)
+    bounds = [4, 8, 16] if is_time else [3, 7, 15]
+    assert list(histogram.cumulative()) == list(zip(bounds, [2, 14, 16], strict=True))
+    assert (histogram.count, histogram.sum) == (18, 0 + 3 + 4 + 7 + 8 + 15 + 16 + 1000 + 50)

@@ -27,13 +27,14 @@ def test_numbers_keep_what_they_are(value: float) -> None:
 
 
 def test_a_histogram_is_told_in_its_unit() -> None:
-    histogram = Histogram((1_000, 2_500_000))
+    histogram = Histogram(9, 11, is_time=True)
     histogram.add(500, 2)
     histogram.add(3_000_000)
     text = text_of(Family(Metric("penstock_s", Kind.HISTOGRAM, "s", ("api",), 1e-6), [Sample(("get",), histogram)]))
     assert text.splitlines()[2:] == [
-        'penstock_s_bucket{api="get",le="0.001"} 2',
-        'penstock_s_bucket{api="get",le="2.5"} 2',
+        'penstock_s_bucket{api="get",le="0.000512"} 2',
+        'penstock_s_bucket{api="get",le="0.001024"} 2',
+        'penstock_s_bucket{api="get",le="0.002048"} 2',
         'penstock_s_bucket{api="get",le="+Inf"} 3',
         'penstock_s_sum{api="get"} 3.001',
         'penstock_s_count{api="get"} 3',
