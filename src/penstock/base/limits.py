@@ -366,6 +366,15 @@ HTTP_REQUESTS_MAX = 1_000  # on one connection
 HTTP_PATIENCE_MS = 10_000  # for the head of a request, and for the answer to be taken
 METRIC_TURN = 64  # partitions looked at for it before the event loop may have another turn
 
+# Traces
+TRACES_OPEN_MAX = 10_000  # messages on the way to their acks; further ones are not traced
+TRACED_PER_READ_MAX = 1_000  # of one stream: the loop is held up for some 10 ms by so many
+TRACE_OPEN_MS = 60_000  # what is not committed by then ends with an error
+SPANS_WAITING_MAX = 16_384  # for the thread that exports them; further ones are dropped
+SPANS_AT_ONCE_MAX = 512  # in one request
+OTLP_TIMEOUT_S = 10  # for one request, with what is tried again
+OTLP_STOP_S = 1.0  # for what is left when the broker stops
+
 # Client
 LEADERS_ASK_S = 2.0  # that a leader has to say what its streams hold; without it that is not known
 CLIENT_BROKERS_MAX = 1_000  # that a client knows of

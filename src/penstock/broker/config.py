@@ -75,6 +75,7 @@ class BrokerConfig:
     nats_tls: TlsFiles
     http: Address | None  # None: off
     http_token: str | None = field(repr=False)
+    otlp_endpoint: str | None
     log_level: str
     log_format: str
     partition_in_flight_bytes: int
@@ -218,6 +219,7 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         nats_tls=tls,
         http=None if value["http"] == OFF else value["http"],
         http_token=value["http_token"],
+        otlp_endpoint=value["otlp_endpoint"],
         log_level=value["log_level"],
         log_format=value["log_format"],
         partition_in_flight_bytes=value["partition_in_flight_bytes"],

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, TimestampUs
+from penstock.base.ids import BrokerId
 from penstock.base.meters import Families
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
@@ -25,9 +25,11 @@ from penstock.broker.disk_threads import DiskThreads, TimedWork
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers import Peers
 from penstock.broker.server import Server
+from penstock.broker.status import complete_status
+from penstock.broker.tracing import Tracing
 from penstock.hot.group import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
-from penstock.messages import JoinResponse, NatsStatus, Request, Response, StatusResponse
+from penstock.messages import JoinResponse, Request, Response, StatusResponse
 from penstock.node.node import Node
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
@@ -77,6 +79,7 @@ class Driver:
         self._node = node
         self._remember_cluster = remember_cluster
         self._failed = failed
+        self.tracing: Tracing | None = None
         self._loop = loop
         self._clock = clock
         self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for waits
@@ -112,6 +115,20 @@ class Driver:
     def is_stopping(self) -> bool:
         """Whether requests are refused because the broker is about to end."""
         return self._stopping or self._stopped
+
+    @property
+    def has_embedded_nats(self) -> bool:
+        """Whether nats-server is a child of this process."""
+        return self._embedded_nats
+
+    @property
+    def link_since_us(self) -> int | None:
+        """Since when it is connected, by the calendar."""
+        return self._link_since_us
+
+    def trace(self, tracing: Tracing) -> None:
+        """Tell it of what is traced, from now on."""
+        self.tracing = self._node.meters.tracer = tracing
 
     @property
     def reconnects(self) -> int:
@@ -267,6 +284,9 @@ class Driver:
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
             self.do(step)
+        if self.tracing is not None:  # what nobody waits for made no step
+            self.tracing.look()
+            self.tracing.answered()
 
     def do(self, step: Step) -> None:
         """One step, top to bottom."""
@@ -284,9 +304,13 @@ class Driver:
             self._failed(OperationalError(step.failure))
 
     def _do_on_loop(self, step: Step) -> None:
+        if self.tracing is not None:
+            self.tracing.look()
         if step.publish:
             self.link.answer(step.publish)
             self._node.meters.acked(step.publish, self.elapsed_us())
+        if self.tracing is not None:
+            self.tracing.answered()
         for reply in step.replies:
             self._reply(reply)
         for request in step.peers:
@@ -313,7 +337,7 @@ class Driver:
         try:
             response = reply.response
             if isinstance(response, StatusResponse):
-                response = self._complete_status(response)
+                response = complete_status(response, self)
             caller.connection.reply(caller, response, reply.payload)
             self.server.requests.answered(caller.api, self.elapsed_us() - caller.since_us)
         except Exception:  # noqa: BLE001 (reported; the other answers must get out)
@@ -327,30 +351,6 @@ class Driver:
 
         self.peers.hello = msgspec.structs.replace(self.peers.hello, cluster_id=cluster_id)
         self._threads.submit(Lane.WRITE, lambda: self._remember_cluster(cluster_id), done)
-
-    def _complete_status(self, status: StatusResponse) -> StatusResponse:
-        link = self.link
-        nats = NatsStatus(
-            state="connected" if link.is_up else "connecting",
-            url=str(link.server or ""),
-            server_name=link.info.server_name if link.info is not None else "",
-            server_version=link.info.version if link.info is not None else "",
-            embedded=self._embedded_nats,
-            reading_paused=self._reading_paused,
-            since_us=None if self._link_since_us is None else TimestampUs(self._link_since_us),
-            last_error=link.last_failure,
-            reconnects=self._reconnects,
-            answers_dropped=link.answers_dropped,
-            gaps=status.nats.gaps,
-        )
-        damaged_frames = self.server.damaged_frames + self.peers.damaged_frames
-        return msgspec.structs.replace(
-            status,
-            nats=nats,
-            connections=len(self.server.connections) - len(self.server.peers),
-            requests_in_flight=self.server.open_request_count,
-            counters=status.counters | ({"damaged_frames": damaged_frames} if damaged_frames else {}),
-        )
 
     # Disk threads
 

@@ -16,6 +16,7 @@ from penstock.base import limits
 from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.broker import metrics
 from penstock.broker.driver import Driver
+from penstock.broker.otlp import Exporter
 from penstock.broker.request_meters import name_of
 from penstock.hot import is_compiled
 from penstock.node.step import Lane
@@ -103,12 +104,21 @@ class BrokerMeasures:
     """`why_not_ready` is empty where it is."""
 
     def __init__(
-        self, driver: Driver, lag: LoopLag, *, version: str, broker_id: int, started_us: int, why: Callable[[], str]
+        self,
+        driver: Driver,
+        lag: LoopLag,
+        *,
+        version: str,
+        broker_id: int,
+        started_us: int,
+        why: Callable[[], str],
+        exporter: Exporter | None = None,
     ) -> None:
         self._driver = driver
         self._lag = lag
         self._why_not_ready = why
         self._started_us = started_us
+        self._exporter = exporter
         self._build = (version, platform.python_version(), "compiled" if is_compiled() else "plain", str(broker_id))
 
     def families(self, look: Look | None) -> Families:
@@ -119,6 +129,13 @@ class BrokerMeasures:
         yield from self._nats()
         yield from self._clients()
         yield from self._requests()
+        yield from self._traces()
+
+    def _traces(self) -> Families:
+        exporter, tracing = self._exporter, self._driver.tracing
+        yield single(metrics.SPANS_EXPORTED, 0 if exporter is None else exporter.exported)
+        yield single(metrics.SPANS_DROPPED, 0 if exporter is None else exporter.dropped)
+        yield single(metrics.TRACES_DROPPED, 0 if tracing is None else tracing.dropped)
 
     def _process(self, look: Look | None) -> Families:
         used = resource.getrusage(resource.RUSAGE_SELF)

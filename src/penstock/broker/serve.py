@@ -37,7 +37,7 @@ from penstock.broker.http_server import bind_http
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
-from penstock.broker.observed import Observed
+from penstock.broker.observed import Observed, exporter_of
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
 from penstock.broker.server import Server, bind
@@ -227,6 +227,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     if servers is None:
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
+    exporter = exporter_of(config)
     listeners, client_address = bind(config.listen)
     http = None if config.http is None else bind_http(config.http, is_chosen="http" in config.origins)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
@@ -262,11 +263,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     running.driver = driver
     driver.carry_out()
     driver.server.start()
-    http_address = None
-    if http is not None:
-        running.observed = Observed(driver, config, http[0])
-        http_address = http[1]
-        await running.observed.start(http_address)
+    running.observed = Observed(driver, config, http[0] if http is not None else None, exporter)
+    http_address = http[1] if http is not None else None
+    await running.observed.start(http_address)
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
     try:
@@ -374,7 +373,7 @@ async def _stop(running: _Running) -> bool:
             await asyncio.wait((running.link_task,), timeout=max(0.0, deadline_s - loop.time()))
     finally:
         if running.observed is not None:
-            running.observed.stop()
+            await running.observed.stop()
         if running.embedded is not None:
             await running.embedded.stop(max(200, int((deadline_s - loop.time()) * 1_000)))
         running.data_dir.release()

@@ -25,6 +25,7 @@ from penstock.broker.setting_values import (
     read_catch_up_rate,
     read_disk_thread_count,
     read_http_address,
+    read_http_url,
     read_in_flight_bytes,
     read_listen_address,
     read_one_of,
@@ -214,6 +215,14 @@ _TABLE = (
         secret=True,
     ),
     Setting("http_token_file", read_path, None, "FILE", "File that holds that token.", names_file=True),
+    Setting(
+        "otlp_endpoint",
+        read_http_url,
+        None,
+        "URL",
+        "Where spans of traced messages go, by OTLP over HTTP, such as http://127.0.0.1:4318; needs the extra `otel`. "
+        "Not set: nothing is traced.",
+    ),
     Setting("log_level", read_one_of(*LOG_LEVELS), "info", "LEVEL", f"What is logged: {', '.join(LOG_LEVELS)}."),
     Setting(
         "log_format", read_one_of(*LOG_FORMATS), "human", "FORMAT", f"How it is logged: {' or '.join(LOG_FORMATS)}."

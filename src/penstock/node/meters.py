@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from penstock.base.ids import PartitionKey
 from penstock.base.meters import Histogram
 from penstock.node.step import Answers
+from penstock.node.tracing import Tracer
 
 
 class Traffic:
@@ -46,6 +47,7 @@ class Meters:
         self.traffic: dict[PartitionKey, Traffic] = {}  # of those that had any
         self.batch_rows = Histogram.of_rows()
         self.batch_bytes = Histogram.of_sizes()
+        self.tracer: Tracer | None = None
         self.acks_made = 0
         self.ack_us = Histogram.of_times()  # from the arrival of a message until its ack was handed to the link
         self.sync_us = Histogram.of_times()  # of the log of a partition, in the disk thread
