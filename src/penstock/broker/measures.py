@@ -129,6 +129,8 @@ class BrokerMeasures:
         yield from self._nats()
         yield from self._clients()
         yield from self._requests()
+        yield single(metrics.FAILED_LOGINS, self._driver.server.failed_logins)
+        yield single(metrics.THROTTLED, self._driver.server.usage.throttled)
         yield from self._traces()
 
     def _traces(self) -> Families:

@@ -29,17 +29,23 @@ def exporter_of(config: BrokerConfig) -> Exporter | None:
 
 
 class Observed:
-    """`start` once the event loop turns; `stop` at the end. Without `listeners` there is no HTTP port."""
+    """`start` once the event loop turns; `stop` at the end. `http`: its sockets, and where they listen; None: off."""
 
     def __init__(
-        self, driver: Driver, config: BrokerConfig, listeners: list[socket.socket] | None, exporter: Exporter | None
+        self,
+        driver: Driver,
+        config: BrokerConfig,
+        http: tuple[list[socket.socket], Address] | None,
+        exporter: Exporter | None,
     ) -> None:
         self._config = config
         self._driver = driver
         self._exporter = exporter
         self._lag = LoopLag(asyncio.get_running_loop())
         self._server: HttpServer | None = None
-        if listeners is not None:
+        self._address: Address | None = None
+        if http is not None:
+            listeners, self._address = http
             measures = BrokerMeasures(
                 driver,
                 self._lag,
@@ -52,7 +58,7 @@ class Observed:
             pages = Pages(driver, Looks(driver, config.data_dir), measures, token=config.http_token)
             self._server = HttpServer(listeners, pages.answer)
 
-    async def start(self, address: Address | None) -> None:
+    async def start(self) -> None:
         """Be there for whoever asks, and say where."""
         if self._exporter is not None:
             self._exporter.start()
@@ -61,7 +67,7 @@ class Observed:
             return
         self._lag.start()
         await self._server.start()
-        wanted = self._config.http
+        wanted, address = self._config.http, self._address
         if wanted is not None and address is not None and wanted.port not in (0, address.port):
             _log.info("metrics are at http://%s/metrics: port %d is taken (--http sets another)", address, wanted.port)
         else:

@@ -35,5 +35,15 @@ def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
         nats=nats,
         connections=len(server.connections) - len(server.peers),
         requests_in_flight=server.open_request_count,
-        counters=status.counters | ({"damaged_frames": damaged_frames} if damaged_frames else {}),
+        counters=status.counters
+        | _counted(
+            damaged_frames=damaged_frames,
+            failed_logins=server.failed_logins,
+            throttled=server.usage.throttled,
+        ),
     )
+
+
+def _counted(**counts: int) -> dict[str, int]:
+    """Those that are more than none."""
+    return {name: count for name, count in counts.items() if count}

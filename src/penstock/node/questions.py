@@ -46,18 +46,18 @@ class Questions:
         self._is_stopped = True
         self._desk.stop(self._stopping)
 
-    def get(self, find: Finder, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
-        """One message, or the latest of a key or a subject, which is the leader's to name. RemoteError as of `find`."""
+    def ask_get(self, find: Finder, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
+        """As `get`. The latest of a key or a subject is the leader's to name; a message lies with every replica."""
         which = find.led if request.offset is None else find.held
-        self._get(caller, which(request.stream_id, request.partition), request)
+        self.get(caller, which(request.stream_id, request.partition), request)
 
-    def list_offsets(
+    def ask_offsets(
         self, find: Finder, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """The offset at a place in the log. RemoteError as of `find`."""
-        self._list_offsets(caller, find.led(request.stream_id, request.partition), request)
+        """As `list_offsets`."""
+        self.list_offsets(caller, find.led(request.stream_id, request.partition), request)
 
-    def _get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
+    def get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
         """One message. RemoteError not_yet: this replica has not heard of all that is committed, and denies nothing."""
         if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
             raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
@@ -87,7 +87,7 @@ class Questions:
 
         self._ask(caller, partition, ask, answer)
 
-    def _list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
+    def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
         """The offset at a place in the log. RemoteError not_yet: a new leader does not know what others have told."""
         check_knowledge(partition)
         epoch = partition.leader_epoch
