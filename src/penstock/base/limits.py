@@ -387,6 +387,28 @@ NEWS_INTERVAL_MS = 1_000  # between two looks at what is news of the cluster, fo
 NEWS_NAMES_MAX = 3  # partitions that such a line names; the others are counted
 COMPLAINT_INTERVAL_MS = 10_000  # between two log lines of one kind that somebody else can cause
 
+# Metrics
+METRIC_PARTITIONS_MAX = 500  # told one by one on a page of metrics: some 20 lines each; of more only sums
+METRIC_GROUP_OFFSETS_MAX = 2_000  # the same of offsets of groups, two lines each
+METRIC_TURN_US = 1_000  # so long a page is made before the event loop has another turn; one metric may take longer
+LOOP_LAG_INTERVAL_MS = 200  # between two looks at how late the event loop is
+DISK_LOOK_MS = 2_000  # a disk that has not answered by then does not answer
+HTTP_CONNECTIONS_MAX = 16  # who looks at a broker is one or two; each may hold one page
+HTTP_HEAD_BYTES_MAX = 8 * KIB  # of a request
+HTTP_READ_BYTES = 16 * KIB  # at once
+HTTP_REQUESTS_MAX = 1_000  # on one connection
+HTTP_PATIENCE_MS = 10_000  # for the head of a request, and for the answer to be taken
+METRIC_TURN = 64  # partitions looked at for it before the event loop may have another turn
+
+# Traces
+TRACES_OPEN_MAX = 10_000  # messages on the way to their acks; further ones are not traced
+TRACED_PER_READ_MAX = 1_000  # of one stream: the loop is held up for some 10 ms by so many
+TRACE_OPEN_MS = 60_000  # what is not committed by then ends with an error
+SPANS_WAITING_MAX = 16_384  # for the thread that exports them; further ones are dropped
+SPANS_AT_ONCE_MAX = 512  # in one request
+OTLP_TIMEOUT_S = 10  # for one request, with what is tried again
+OTLP_STOP_S = 1.0  # for what is left when the broker stops
+
 # Client
 LEADERS_ASK_S = 2.0  # that a leader has to say what its streams hold; without it that is not known
 CLIENT_BROKERS_MAX = 1_000  # that a client knows of

@@ -32,7 +32,7 @@ from penstock.base.units import format_exact_bytes
 from penstock.broker.config_checks import check_combinations
 from penstock.broker.given import Given, Mistakes, value_of
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
-from penstock.broker.setting_values import EMBEDDED, Voter
+from penstock.broker.setting_values import EMBEDDED, OFF, Voter
 from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
 from penstock.broker.tls_settings import BrokerTls
 
@@ -63,6 +63,7 @@ class Addresses(NamedTuple):
     nats: str  # URL, without credentials
     data_dir: Path
     cluster: str = ""  # which broker of which; empty: one that is alone
+    http: Address | None = None  # where it can be looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,9 @@ class BrokerConfig:
     nats_credentials: Credentials
     nats_tls: TlsFiles
     tls: BrokerTls  # for clients and brokers
+    http: Address | None  # None: off
+    http_token: str | None = field(repr=False)
+    otlp_endpoint: str | None
     log_level: str
     log_format: str
     partition_in_flight_bytes: int
@@ -234,6 +238,9 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         nats_credentials=credentials,
         nats_tls=tls,
         tls=own_tls,
+        http=None if value["http"] == OFF else value["http"],
+        http_token=value["http_token"],
+        otlp_endpoint=value["otlp_endpoint"],
         log_level=value["log_level"],
         log_format=value["log_format"],
         partition_in_flight_bytes=value["partition_in_flight_bytes"],

@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
-from penstock.broker.setting_values import as_reached, cluster_secret_advice
+from penstock.broker.setting_values import OFF, as_reached, cluster_secret_advice
 from penstock.broker.settings import SETTINGS
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
@@ -16,6 +16,7 @@ _SECRET_FILE_BYTES_MAX = 64 * 1024
 SECRET_FILES = {
     "nats_password_file": "nats_password",
     "nats_token_file": "nats_token",
+    "http_token_file": "http_token",
     "admin_password_file": "admin_password",
     "cluster_secret_file": "cluster_secret",
 }
@@ -47,6 +48,7 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     is_safe = value_of(given, "insecure") or value_of(given, "auth")
     if (mistake := unprotected(value_of(given, "listen"), insecure=is_safe)) is not None:
         mistakes.append(f"{origin_of(given, 'listen')}: {mistake}")
+    _check_http(given, mistakes)
     if value_of(given, "partition_in_flight_bytes") > value_of(given, "broker_in_flight_bytes"):
         one, all_streams = (origin_of(given, name) for name in ("partition_in_flight_bytes", "broker_in_flight_bytes"))
         mistakes.append(f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})")
@@ -97,6 +99,25 @@ def unprotected(listen: Address, *, insecure: bool) -> str | None:
         f"{listen} can be reached from other machines, and nobody has to log in: whoever "
         "reaches it may read, write and delete everything. Listen on 127.0.0.1, set auth = true (--auth), or "
         "insecure = true (--insecure) if you trust the network in front of it"
+    )
+
+
+def _check_http(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    if value_of(given, "http") == OFF:
+        return
+    insecure, has_token = value_of(given, "insecure"), value_of(given, "http_token") is not None
+    mistake = http_unprotected(value_of(given, "http"), insecure=insecure, has_token=has_token)
+    if mistake is not None:
+        mistakes.append(f"{origin_of(given, 'http')}: {mistake}")
+
+
+def http_unprotected(http: Address, *, insecure: bool, has_token: bool) -> str | None:
+    """Why metrics are not shown there, or None. This alone decides who may reach the HTTP port."""
+    if http.is_loopback or insecure or has_token:
+        return None
+    return (
+        f"{http} can be reached from other machines, and whoever reaches it sees the names of streams and groups, and "
+        "how much flows: set a token (--http-token-file), listen on 127.0.0.1, or set insecure = true (--insecure)"
     )
 
 

@@ -62,6 +62,7 @@ class Caller:
 
     connection: Connection
     frame: Frame  # its head; the rest is not kept
+    since_us: int = 0  # when it came, elapsed
 
     @property
     def api(self) -> int:
@@ -248,7 +249,7 @@ class Connection:
         )
 
     def _take_frame(self, frame: Frame) -> None:
-        greeting, caller = self.greeting, Caller(self, frame._replace(body=b"", raw=b""))
+        greeting, caller = self.greeting, Caller(self, frame._replace(body=b"", raw=b""), self._last_read_us)
         try:
             greeting.check_frame(frame)
             if frame.correlation_id in self.open_requests:
@@ -355,6 +356,7 @@ class Connection:
         self._flush()
 
     def _send_error(self, caller: Caller, error: RemoteError) -> None:
+        self._owner.requests.failed(caller.api, error.code)
         self._output.add(encode_answer(caller.frame, error))
         self._flush()
 

@@ -9,6 +9,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.greeting import Guard
 from penstock.broker.quotas import Usage
+from penstock.broker.request_meters import RequestMeters
 from penstock.broker.shared_budget import SharedBudget
 from penstock.messages import PeerHelloRequest, Request
 
@@ -25,6 +26,8 @@ class ConnectionOwner(Protocol):
     """The same for brokers."""
     files: SharedBudget
     """Files that answers hold open."""
+    requests: RequestMeters
+    """What is counted of requests."""
 
     def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
         """Call its `take_frame` once, in its turn; `at_once`: before this returns, unless others are in line."""

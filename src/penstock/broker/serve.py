@@ -36,9 +36,11 @@ from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.first_user import FILE, drawn_password, first_user
 from penstock.broker.guarding import ClusterSecret, Guarding
+from penstock.broker.http_server import bind_http
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.observed import Observed, exporter_of
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
 from penstock.broker.quotas import Usage
@@ -75,6 +77,7 @@ class _Running:
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
+    observed: Observed | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -229,7 +232,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     if servers is None:
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
+    exporter = exporter_of(config)
     listeners, client_address = bind(config.listen)
+    http = None if config.http is None else bind_http(config.http, is_chosen="http" in config.origins)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
     node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
     guarding = _guarding(config, node, settings)
@@ -271,17 +276,24 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     running.driver = driver
     driver.carry_out()
     driver.server.start()
+    running.observed = Observed(driver, config, http, exporter)
+    await running.observed.start()
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
-    try:
-        await driver.link.wait_up(FIRST_LINK_TIMEOUT_MS)
-        await driver.link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
-    except OperationalError as error:
-        _log.warning("%s; serving reads meanwhile, and trying on", error)
+    await _first_connected(driver.link)
     if cluster := cluster_text(config):
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
-    return Addresses(client_address, nats, config.data_dir, cluster)
+    return Addresses(client_address, nats, config.data_dir, cluster, None if http is None else http[1])
+
+
+async def _first_connected(link: NatsLink) -> None:
+    """Wait for NATS, but not for ever."""
+    try:
+        await link.wait_up(FIRST_LINK_TIMEOUT_MS)
+        await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
+    except OperationalError as error:
+        _log.warning("%s; serving reads meanwhile, and trying on", error)
 
 
 def _tls(config: BrokerConfig, driver: Driver, loop: asyncio.AbstractEventLoop) -> ServerTls | None:
@@ -410,6 +422,8 @@ async def _stop(running: _Running) -> bool:
             running.link_task.cancel()
             await asyncio.wait((running.link_task,), timeout=max(0.0, deadline_s - loop.time()))
     finally:
+        if running.observed is not None:
+            await running.observed.stop()
         if running.embedded is not None:
             await running.embedded.stop(max(200, int((deadline_s - loop.time()) * 1_000)))
         running.data_dir.release()

@@ -26,6 +26,7 @@ from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
 from penstock.broker.handshakes import Handshakes
 from penstock.broker.quotas import Usage
+from penstock.broker.request_meters import RequestMeters
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
 from penstock.messages import PeerHelloRequest, Request
@@ -37,10 +38,11 @@ _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 1.0
 
 
-def bind(address: Address) -> tuple[list[socket.socket], Address]:
+def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
     """Listening sockets on every address that `address` stands for, and the port that it came to.
 
-    OperationalError if one of them cannot be had. Clients wait in the backlog until a Server starts.
+    OperationalError if one of them cannot be had; `flag` names another one. Clients wait in the backlog until a Server
+    starts.
     """
     listeners: list[socket.socket] = []
     port = address.port
@@ -60,7 +62,7 @@ def bind(address: Address) -> tuple[list[socket.socket], Address]:
         for listener in listeners:
             listener.close()
         text = f"cannot listen on {address}: {error.strerror or error}"
-        raise OperationalError(f"{text}; choose another address with --listen (port 0: any free one)") from error
+        raise OperationalError(f"{text}; choose another address with {flag} (port 0: any free one)") from error
     return listeners, Address(address.host, port)
 
 
@@ -121,6 +123,7 @@ class Server:
         self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
         self._strangers: dict[Connection, None] = {}  # over the limit, and perhaps brokers; the oldest first
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
+        self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self.guard = guard or Unguarded()
         self.usage = usage or Usage(lambda name: None, elapsed_us)

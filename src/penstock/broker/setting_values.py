@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from penstock.base import limits
 from penstock.base.addresses import Address, parse_address
@@ -16,6 +17,7 @@ from penstock.base.ids import BrokerId
 from penstock.base.units import parse_bytes, parse_duration_ms
 
 EMBEDDED = "embedded"
+OFF = "off"
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
 BROKERS_MAX = 256
@@ -76,6 +78,32 @@ def read_path(value: object) -> Path:
 def read_listen_address(value: object) -> Address:
     """HOST:PORT of this machine."""
     return parse_address(read_text(value), any_port=True)
+
+
+def read_http_address(value: object) -> Address | str:
+    """HOST:PORT of this machine, or OFF."""
+    return OFF if value is False or value == OFF else read_listen_address(value)
+
+
+def read_http_url(value: object) -> str:
+    """http://HOST:PORT, perhaps with a path; no secret is in it."""
+    text = read_text(value)
+    try:
+        parts = urlsplit(text)
+        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port, or of brackets
+        is_sound = False
+    if not is_sound or "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("expected a URL such as http://127.0.0.1:4318, without user, password and query")
+    return text
+
+
+def read_token(value: object) -> str:
+    """What can be sent in a header."""
+    text = read_text(value)
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError("expected a token of printable ASCII characters without spaces")
+    return text
 
 
 def read_advertised_address(value: object) -> Address:

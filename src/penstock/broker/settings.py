@@ -25,6 +25,8 @@ from penstock.broker.setting_values import (
     read_catch_up_rate,
     read_cluster_secret,
     read_disk_thread_count,
+    read_http_address,
+    read_http_url,
     read_in_flight_bytes,
     read_listen_address,
     read_names,
@@ -36,6 +38,7 @@ from penstock.broker.setting_values import (
     read_rate,
     read_scrub_interval_ms,
     read_text,
+    read_token,
     read_urls,
     read_voters,
 )
@@ -273,6 +276,32 @@ _TABLE = (
     ),
     Setting("nats_tls_cert", read_path, None, "FILE", "Our certificate (PEM) for NATS.", names_file=True),
     Setting("nats_tls_key", read_path, None, "FILE", "The key (PEM) of our certificate.", names_file=True),
+    Setting(
+        "http",
+        read_http_address,
+        Address("127.0.0.1", 8422),
+        "HOST:PORT",
+        "Where metrics (/metrics), liveness (/healthz) and readiness (/readyz) are shown; `off`: nowhere. Each of "
+        "several `brokers` takes a port of its own, from this one on. Where nobody has set it and the port is taken, a "
+        "free one is taken, and logged. Beyond this machine only with `http_token` or `insecure`.",
+    ),
+    Setting(
+        "http_token",
+        read_token,
+        None,
+        "TEXT",
+        "Who asks for /metrics sends `Authorization: Bearer TEXT`; /healthz and /readyz are for everybody.",
+        secret=True,
+    ),
+    Setting("http_token_file", read_path, None, "FILE", "File that holds that token.", names_file=True),
+    Setting(
+        "otlp_endpoint",
+        read_http_url,
+        None,
+        "URL",
+        "Where spans of traced messages go, by OTLP over HTTP, such as http://127.0.0.1:4318; needs the extra `otel`. "
+        "Not set: nothing is traced.",
+    ),
     Setting("log_level", read_one_of(*LOG_LEVELS), "info", "LEVEL", f"What is logged: {', '.join(LOG_LEVELS)}."),
     Setting(
         "log_format", read_one_of(*LOG_FORMATS), "human", "FORMAT", f"How it is logged: {' or '.join(LOG_FORMATS)}."

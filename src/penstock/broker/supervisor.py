@@ -23,8 +23,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
@@ -173,9 +171,10 @@ class _Supervisor:
             if self.config.log_format != "json":
                 sys.stderr.buffer.write(b"%b | %b\n" % (name.encode(), line))
             elif line.startswith(b'{"'):
-                sys.stderr.buffer.write(b'{"broker":%b,%b\n' % (msgspec.json.encode(name), line[1:]))
-            else:
-                _log.warning("%s", line.decode("utf-8", "backslashreplace"), extra={"broker": name})
+                sys.stderr.buffer.write(line + b"\n")
+            else:  # of an interpreter that cannot even log
+                broker = int(name.rpartition("-")[2])
+                _log.warning("%s", line.decode("utf-8", "backslashreplace"), extra={"broker": broker})
             sys.stderr.buffer.flush()
 
 

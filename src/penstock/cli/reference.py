@@ -1,4 +1,5 @@
-"""Writes docs/reference: cli.md from the commands' own help, config.md from the table of settings, python.md, spark.md.
+"""Writes docs/reference: cli.md from the commands' own help, config.md and metrics.md from their tables, python.md,
+spark.md.
 
     python -m penstock.cli.reference docs/reference
 
@@ -17,6 +18,7 @@ import typer
 
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.app import app
+from penstock.cli.metrics_reference import metrics_reference
 from penstock.cli.python_reference import python_reference
 from penstock.cli.spark_reference import spark_reference
 
@@ -160,6 +162,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cli.md").write_text(cli_reference(), encoding="utf-8")
     (folder / "config.md").write_text(config_reference(), encoding="utf-8")
+    (folder / "metrics.md").write_text(metrics_reference(), encoding="utf-8")
     (folder / "python.md").write_text(python_reference(), encoding="utf-8")
     (folder / "spark.md").write_text(spark_reference(), encoding="utf-8")
 

@@ -231,7 +231,7 @@ class Fetches:
             if request.offset < partition.log_start:
                 self._outbox.reply(caller, _out_of_range(partition, request.offset))
             elif error is None:
-                partition.counters["fetched_bytes"] += len(query.raw)
+                partition.meters.sent(partition.key, query.end_offset - request.offset, len(query.raw))
                 self._outbox.reply(caller, self._response_to_projected(look, query), query.raw or None)
             else:
                 self._outbox.reply(caller, as_remote(error))
@@ -264,7 +264,7 @@ class Fetches:
         if found is not None:
             extent = Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
             base_offset, end_offset = found.base_offset, found.end_offset
-            partition.counters["fetched_bytes"] += extent.length
+            partition.meters.sent(partition.key, end_offset - base_offset, extent.length)
         response = FetchResponse(
             log_start=Offset(partition.log_start),
             committed_end=Offset(look.committed_end),

@@ -32,6 +32,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.meters import Families
 from penstock.hot.group import Group
 from penstock.messages import (
     JoinResponse,
@@ -49,6 +50,7 @@ from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
 from penstock.node.listening import Listening, was_led_by
+from penstock.node.measures import Measures
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
@@ -89,6 +91,7 @@ class Node:
         )
         self._peers = Peers(self._outbox)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
+        self.meters = self._budget.meters
         self._questions = Questions(
             self._outbox,
             settings.format_version,
@@ -170,9 +173,12 @@ class Node:
             cluster,
             self._replicas,
             self._listening.gaps,
-            self._budget.counters,
+            self.meters,
             started_us=now.wall_us,
         )
+        parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)
+        held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
+        self._measures = Measures(*parts, lambda: self._now, *held)
         self._replicas.streams.start(cluster.deleted)
         self._replicas.scrubber.start()
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
@@ -247,6 +253,16 @@ class Node:
     def waits_for(self) -> str:
         """What this broker waits for before it has its part in the cluster, for people; empty once it has it."""
         return self._cluster.waits_for
+
+    def families(self, now: Now) -> Families:
+        """What is measured; whoever goes through it takes what the node has decided meanwhile, at each pause."""
+        self._now = now
+        return iter(()) if self._is_stopped else self._measures.families()
+
+    @property
+    def stalled_syncs(self) -> int:
+        """Logs of which the disk does not give back a sync."""
+        return self._upkeep.stalled_count
 
     @property
     def cluster_id(self) -> str:
@@ -450,6 +466,7 @@ class Node:
         self._publishing.grown(partition)
         self._listening.remove(partition)
         self._offsets.ended(partition)
+        self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
         """Another broker leads it: who waits here is to ask there."""

@@ -19,6 +19,7 @@ go when a leader has read them, or has no room: a tombstone each.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable
 from itertools import pairwise
 from typing import Any
@@ -316,6 +317,22 @@ class GroupOffsets:
             kept.is_swept = True
             self._sweep(partition, kept)
         return kept
+
+    def known(self) -> list[Offsets]:
+        """All that is committed in the partitions that are led here; of what nobody has asked yet the log is read."""
+        found: list[Offsets] = []
+        stream_id = self._image.names.get(OFFSETS_STREAM)
+        state = None if stream_id is None else self._image.streams.get(stream_id)
+        if state is None or not state.config.is_internal:
+            return found
+        for number, placed in enumerate(state.partitions):
+            if placed.leader is None:
+                continue
+            with contextlib.suppress(RemoteError):  # led elsewhere, or being read
+                offsets = self._known(self._find.led(state.stream_id, number)).offsets
+                assert offsets is not None
+                found.append(offsets)
+        return found
 
     def _read(self, partition: Partition, leadership: Leadership) -> None:
         self.ended(partition)

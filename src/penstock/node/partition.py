@@ -43,6 +43,7 @@ from penstock.node.closed import why_closed
 from penstock.node.dedup import is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.keys import Keys
+from penstock.node.meters import Traffic
 from penstock.node.step import Answers, Outbox, Step
 from penstock.node.wording import CODES, STORE_FAILED, in_doubt, label, not_appended
 from penstock.replication.follower import Following
@@ -62,8 +63,8 @@ class Partition:
         "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
         "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch",
-        "leadership", "leads", "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall",
-        "stream", "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "leadership", "leads", "listened_us", "log", "meters", "producers", "published", "refusal", "rollup_at", "sid",
+        "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -78,6 +79,7 @@ class Partition:
         self.published: PublishedRuns | None = None  # of this leadership, once a run is to be published
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
+        self.traffic: Traffic  # once it leads in that sense
         self.cannot_lead = ""  # why it could not begin
         self.impediment = ""  # why the disk took nothing when it was asked last
         self.stall = ""  # a sync has not come back for long, and since when; until it does
@@ -98,7 +100,7 @@ class Partition:
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
         self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
-        self._budget, self.counters = budget, budget.counters
+        self._budget, self.meters, self.counters = budget, budget.meters, budget.counters
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
@@ -294,7 +296,7 @@ class Partition:
         while start < count:
             end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
             if refusal is None:
-                refusal = self._append_messages(rows, start, end, flags, now, step)
+                refusal = self._write(rows, start, end, flags, now, step)
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
                 for is_early in (False, True):
@@ -328,10 +330,10 @@ class Partition:
         self.counters["duplicates"] += sum(one.number < written for one in found)
         now_us = self.timestamp_us(now)
         if (those := again(group, found, 0, leadership.committed_end)) is not None:
-            self._ack(those, 0, now_us, step, leadership.standing(those.last + 1))
+            self._ack(those, 0, now_us, step, leadership.standing(those.last + 1), now.elapsed_us)
         if (those := again(group, found, leadership.committed_end, written)) is not None:
             # What is behind the first is waited for as well: so all that waits stays in order.
-            self.in_flight.add(Pending(written, written, 0, now_us, those, None))
+            self.in_flight.add(Pending(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
 
     def turn_away(self, group: Group, error: acks.AckError, reason: str, step: Step) -> None:
         """Refuse what is not its own, or not yet."""
@@ -353,9 +355,7 @@ class Partition:
         if refused is not None:
             step.publish.append(Answers(self.sid, refused.refusal_commands(self._rules, error)))
 
-    def _append_messages(
-        self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step
-    ) -> acks.AckError | None:
+    def _write(self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step) -> acks.AckError | None:
         base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(
@@ -373,28 +373,29 @@ class Partition:
         if flags & MAY_HOLD_IDS and self.dedup is not None:
             self.dedup.written(timestamp_us, header.end_offset)
         end_offset, size_bytes = header.end_offset, len(data)
-        self.counters["messages_in"] += end - start
-        self.counters["bytes_in"] += size_bytes
-        self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN)
+        self.traffic.stored(end - start, size_bytes)
+        self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN, now.elapsed_us)
         late = waiters(rows, start, end, is_early=False)
         leadership = self.leadership
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
         if self.in_flight or leadership.committed_end < end_offset:
-            self.in_flight.add(Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None))
+            pending = Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None, None, now.elapsed_us)
+            self.in_flight.add(pending)
         else:  # written is all that was promised
             self._commit(end_offset)
             self.committed_bytes += size_bytes
-            self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset))
+            self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset), now.elapsed_us)
         return None
 
     def _ack(
-        self, acked: Waiters | Again | None, base_offset: int, timestamp_us: int, step: Step, standing: Standing
+        self, acked: Waiters | Again | None, base: int, timestamp_us: int, step: Step, so: Standing, arrived_us: int
     ) -> None:
         if acked is not None:
-            got = Got(self.key.partition, self.leader_epoch, standing.replicas, standing.fsynced)
-            step.publish.append(Answers(self.sid, acked.ack_commands(self._rules, base_offset, timestamp_us, got)))
-            self.counters["acks_made"] += acked.acks_count
+            got = Got(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
+            commands, count = acked.ack_commands(self._rules, base, timestamp_us, got), acked.acks_count
+            step.publish.append(Answers(self.sid, commands, count, arrived_us))
+            self.meters.acks_made += count
 
     def append(
         self,
@@ -438,12 +439,11 @@ class Partition:
             self.rollup_at = base_offset + asked.rollup_row
         if self.lasts is not None:
             self.lasts.appended(message, base_offset)
-        self.counters["messages_in"] += self.log.log_end - base_offset
-        self.counters["bytes_in"] += len(message)
+        self.traffic.stored(self.log.log_end - base_offset, len(message))
         assert self.leadership is not None
         self.leadership.appended(self.log.log_end, now.elapsed_us)
-        once = False if header.producer_id else None
-        self.in_flight.add(Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller, once))
+        once, end, size = False if header.producer_id else None, self.log.log_end, len(message)
+        self.in_flight.add(Pending(base_offset, end, size, timestamp_us, None, caller, once, now.elapsed_us))
         self.advance(step)
 
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
@@ -481,7 +481,7 @@ class Partition:
 
     def _answer(self, pending: Pending, leadership: Leadership, step: Step) -> None:
         standing = leadership.standing(pending.end_offset)
-        self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing)
+        self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing, pending.arrived_us)
         if pending.caller is not None:
             step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
 

@@ -22,6 +22,7 @@ from functools import partial
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.meters import Histogram
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.image import Outcome
@@ -69,6 +70,7 @@ class Quorum:
     ) -> None:
         self.image = image_in(storage.state.snapshot)
         self.trouble = ""  # why it takes no part any more
+        self.sync_us = Histogram.of_times()  # of what was saved
         self._raft = raft
         self._storage = storage
         self._outbox = outbox
@@ -317,7 +319,7 @@ class Quorum:
 
     def _run(self, task: SaveTask, done: Callable[[Exception | None], None]) -> None:
         if not self._is_starting:
-            self._outbox.work(Lane.WRITE, task.run, done)
+            self._outbox.work(Lane.WRITE, task.run, done, self.sync_us)
             return
         try:
             task.run()
