@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,12 @@ import pyarrow as pa
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+import penstock
 from penstock import aio
 from penstock.client.tls import TlsOptions
 from penstock.messages import HelloRequest, PeerHelloRequest
 from penstock.wire import FrameDecoder, decode_response, encode_checked_request
-from tests.broker_process import running_nats
+from tests.broker_process import running_broker, running_nats
 from tests.certificates import Authority, Pair
 from tests.integration.clusters import ClusterProcesses, check, load
 
@@ -169,3 +171,17 @@ async def test_a_plain_broker_and_one_with_tls_say_what_is_wrong(tmp_path: Path)
             two.logged(r"broker 1: \S+: this broker speaks TLS")
         finally:
             cluster.end()
+
+
+def test_a_supervisor_passes_on_that_certificates_are_new(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    pair = authority.issue("machine")
+    files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tls-ca", str(authority.ca))
+    with running_broker(tmp_path / "data", "--brokers", "2", *files) as machine:
+        seen = 0 if machine.stderr is None else len(machine.stderr)
+        machine.signal(signal.SIGHUP)
+        for number in (1, 2):
+            machine.logged(rf"broker-{number} \| .*new certificates are in use", after=seen)
+        with penstock.connect(machine.client_address, tls=TlsOptions(ca=authority.ca)) as client:
+            assert len(client.status().brokers) == 2
+        assert machine.stop() == 0

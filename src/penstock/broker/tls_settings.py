@@ -80,6 +80,11 @@ class BrokerTls:
             return [f"tls_client_auth = {self.client_auth} needs tls_client_ca, which clients are checked against"]
         if self.peer_names and self.ca_file is None:
             return ["tls_peer_names needs tls_ca, which brokers are checked against"]
+        if self.peer_names and self.ignore_hosts:
+            return [
+                "with tls_ignore_hosts whoever is dialled may have any certificate of tls_ca, whatever tls_peer_names "
+                "says; set one of the two"
+            ]
         try:
             loaded = self.load()
         except OperationalError as error:

@@ -70,6 +70,9 @@ def test_what_does_not_go_together_is_told_with_the_place_that_said_it(authority
     assert "tls_client_auth = required needs tls_client_ca" in mistakes(**both, tls_client_auth="required")
     assert "is none of off, optional, required" in mistakes(**both, tls_client_auth="perhaps")
     assert "tls_peer_names needs tls_ca" in mistakes(**both, tls_peer_names="a")
+    any_host = {"tls_ca": authority.ca, "tls_ignore_hosts": "yes"}
+    assert "whatever tls_peer_names says; set one of the two" in mistakes(**both, **any_host, tls_peer_names="a")
+    assert loaded(**both, **any_host).tls.ignore_hosts
     assert "check each other's certificates; set tls_ca" in mistakes(**both, **cluster)
     assert "check each other's certificates; set tls_ca" in mistakes(**both, brokers=3)
     assert loaded(**both, **cluster, tls_ca=authority.ca).tls.ca_file == authority.ca
