@@ -57,6 +57,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
         for name in (
             "serve",
             "demo",
+            "doctor",
             "nats-config",
             "publish",
             "read",

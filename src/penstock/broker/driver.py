@@ -86,6 +86,8 @@ class Driver:
         self._barriers: dict[int, int] = {}  # the link's token → the node's
         self._reading_paused = False
         self._reconnects = 0
+        self._complained = 0
+        self._last_complaint = ""
         self._link_since_us: int | None = None
         self._stopping = False  # requests are refused
         self._stopped = False
@@ -138,6 +140,8 @@ class Driver:
         self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
+        self._complained += 1
+        self._last_complaint = event.text
         if (line := self._complaints.line(event.kind.name, event.text, now.elapsed_us)) is not None:
             _log.warning("nats-server complains: %s", line)
 
@@ -299,6 +303,8 @@ class Driver:
             last_error=link.last_failure,
             reconnects=self._reconnects,
             answers_dropped=link.answers_dropped,
+            complaints=self._complained,
+            last_complaint=self._last_complaint,
             gaps=status.nats.gaps,
         )
         damaged_frames = self.server.damaged_frames + self.peers.damaged_frames

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, dump, groups, nats_config, pipeline, publish, read, serve, status, streams, verify
+from penstock.cli import (
+    bench,
+    demo,
+    doctor,
+    dump,
+    groups,
+    nats_config,
+    pipeline,
+    publish,
+    read,
+    serve,
+    status,
+    streams,
+    verify,
+)
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
 from penstock.hot import way
@@ -62,6 +76,7 @@ def globals_before_the_command(
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
 app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
+app.command("doctor", cls=Command, rich_help_panel=BROKER_PANEL, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
