@@ -29,11 +29,7 @@ from tests.deployments import (
     settings_of,
 )
 
-# Of branches that are not merged yet.
-AWAITED = {
-    *("PENSTOCK_HTTP", "PENSTOCK_HTTP_TOKEN_FILE", "PENSTOCK_AUTH"),
-    *("PENSTOCK_CLUSTER_SECRET_FILE", "PENSTOCK_ADMIN_PASSWORD_FILE"),
-}
+AWAITED = {"PENSTOCK_HTTP", "PENSTOCK_HTTP_TOKEN_FILE"}  # of a branch that is not merged yet
 PORT, HTTP_PORT = 7422, 7423
 PODS = (1, 2, 3)
 

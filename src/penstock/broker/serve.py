@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock import __version__
+from penstock.access import User
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
@@ -33,6 +34,8 @@ from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.first_user import FILE, drawn_password, first_user
+from penstock.broker.guarding import ClusterSecret, Guarding
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
@@ -227,6 +230,14 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     listeners, client_address = bind(config.listen)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
     node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
+    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
+    guarding = Guarding(
+        node.access,
+        secret,
+        lambda: secrets.token_urlsafe(24),
+        cluster_id=lambda: node.cluster_id,
+        nats_urls=settings.nats_urls,
+    )
     driver = Driver(
         node,
         loop,
@@ -244,6 +255,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         open_files_max=open_files_max,
         process_of=node.process_of,
         disk_of=node.disk_of,
+        guard=guarding,
     )
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
@@ -253,6 +265,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         driver.elapsed_us,
         random.random,
         failed=lambda error: _cannot_go_on(error, running),
+        guarding=guarding,
     )
     driver.do(step)
     running.driver = driver
@@ -314,6 +327,9 @@ def _settings(
         voters=MappingProxyType({config.broker_id: str(address)} if alone else voters),
         join=tuple(map(str, config.join)),
         rack=config.rack,
+        proves_brokers=config.cluster_secret is not None,
+        requires_login=config.auth,
+        first_user=_first_user(config),
         address=str(address),
         data_dir=str(config.data_dir.resolve()),
         nats_urls=tuple(str(server) for server in servers),
@@ -325,6 +341,17 @@ def _settings(
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
     )
+
+
+def _first_user(config: BrokerConfig) -> Callable[[], User] | None:
+    def make() -> User:
+        password = config.admin_password
+        if password is None:
+            password, is_new = drawn_password(config.data_dir)
+            _log.info("%s the password of the user admin: %s", "drew" if is_new else "found", config.data_dir / FILE)
+        return first_user(password, wall_clock().wall_us, salt=secrets.token_bytes(limits.SALT_BYTES))
+
+    return make if config.auth else None
 
 
 def cluster_text(config: BrokerConfig) -> str:

@@ -21,6 +21,7 @@ from penstock.client.attempts import Ask, Attempts, Doubt, GiveUp, Pause, Refres
 from penstock.client.cluster import ClusterView
 from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, uninitialised
 from penstock.client.connections import Connections
+from penstock.client.credentials import Show
 from penstock.client.errors import Unavailable
 from penstock.client.read_from import LEADER, ReadFrom
 from penstock.messages import (
@@ -87,7 +88,10 @@ class Link:
         rng: random.Random | None = None,
         rack: str | None = None,
         read_from: ReadFrom = LEADER,
+        show: Show = lambda: None,
     ) -> None:
+        """`show` gives the credentials for a connection."""
+        self._show = show
         self.rack = rack  # where the client is, for its readers
         self.read_from = read_from  # that of readers that do not say
         self._rng = rng or random.Random()  # noqa: S311 (spreads load and waiting times, keeps no secret)
@@ -274,7 +278,7 @@ class Link:
         attempt_s = _CLUSTER_ATTEMPT_S_MAX if self.view.is_cluster else _ATTEMPT_S_MAX
         attempt_end_s = min(deadline_s, asyncio.get_running_loop().time() + attempt_s)
         session = Session(self._name, self._version, allocate=uninitialised)
-        connection, hello = await open_connection(address, session, attempt_end_s)
+        connection, hello = await open_connection(address, session, attempt_end_s, self._show)
         try:
             self._check_open()
             self.view.greeted(address, hello)

@@ -24,6 +24,7 @@ What a command does to each partition (who leads, which ISRs shrink) is not in i
 | elect leaders  | the controller             | followers cannot reach a leader, or the preferred one is back     |
 | recover partitions | the controller         | all who had what was acked are back from unclean stops            |
 | start broker   | a broker that is alone     | it has started                                                    |
+| create, alter, delete user, change rules | the node | an administrator asks; at set-up the node itself |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from penstock.access import Credential, Quotas, Rule, User
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange, IsrMember
@@ -231,6 +233,44 @@ class StartBroker(_Command, frozen=True, kw_only=True, tag="start_broker"):
     started_us: int
 
 
+class CreateUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="create_user"):
+    """Make a user. The first one has everybody log in from then on. `by`: who asked; empty: nobody had to log in."""
+
+    user: User
+    created_us: int
+    by: str = ""
+    is_first: bool = False  # only if there is none
+
+
+class AlterUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_user"):
+    """Take credentials from a user and give it others, at once; or change what it may use."""
+
+    name: str
+    altered_us: int
+    add: tuple[Credential, ...] = ()  # one that has the id of another takes its place
+    drop: tuple[str, ...] = ()  # ids
+    quotas: Quotas | None = None  # None: as they are
+    by: str = ""
+
+
+class DeleteUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="delete_user"):
+    """Delete a user, its credentials and its rules."""
+
+    name: str
+    deleted_us: int
+    by: str = ""
+
+
+class ChangeRules(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="change_rules"):
+    """Give a user rules, and take some from it, at once; of `*` they are everybody's."""
+
+    name: str
+    changed_us: int
+    add: tuple[Rule, ...] = ()
+    drop: tuple[Rule, ...] = ()
+    by: str = ""
+
+
 Command = (
     CreateStream
     | AlterStream
@@ -248,6 +288,10 @@ Command = (
     | ElectLeaders
     | RecoverPartitions
     | StartBroker
+    | CreateUser
+    | AlterUser
+    | DeleteUser
+    | ChangeRules
 )
 
 

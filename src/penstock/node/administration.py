@@ -125,7 +125,7 @@ class Administration:
         request: Administrative,
         done: Done,
     ) -> None:
-        """Do what a client asks; `done` hears it once."""
+        """Do what a client asks, who may; `done` hears it once."""
         try:
             if isinstance(request, CreateStreamRequest):
                 self._create(request, done)
@@ -140,6 +140,7 @@ class Administration:
             elif isinstance(request, ReportArchivedRequest):
                 self._report_archived(request, done)
             else:
+                assert isinstance(request, DeleteStreamRequest), request
                 self._delete(request, done)
         except RemoteError as error:
             done(error)

@@ -21,16 +21,9 @@ from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
-    AwaitStreamRequest,
-    ChangeIsrRequest,
-    ForwardRequest,
-    HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
-    MarkKeysRequest,
-    PeerHelloRequest,
-    RaftRequest,
     RegisterBrokerRequest,
     Request,
     Response,
@@ -40,8 +33,10 @@ from penstock.messages import (
 from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.node.access import Access
 from penstock.node.addresses import PeerAddresses
 from penstock.node.administration import Administration
+from penstock.node.applied import AppliedHere
 from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_taken
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.chronicle import Seen
@@ -60,23 +55,10 @@ from penstock.node.settings import Settings
 from penstock.node.speakers import Speaker, Start
 from penstock.node.standing import Standing
 from penstock.node.step import Join, Lane, Outbox
+from penstock.node.user_changes import UserChanges
 from penstock.node.waiting import what_it_waits_for
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
-
-PEER_REQUESTS: tuple[type[Request], ...] = (
-    RaftRequest,
-    PeerHelloRequest,
-    AwaitStreamRequest,
-    JoinRequest,
-    ForwardRequest,
-    HeartbeatRequest,
-    RegisterBrokerRequest,
-    ChangeIsrRequest,
-    MarkKeysRequest,
-    StopBrokerRequest,
-)
-"""What `Cluster.peer_request` answers."""
 
 _TICK_US = limits.RAFT_TICK_MS * 1_000
 
@@ -94,7 +76,9 @@ class Cluster:
         clock: Callable[[], Now],
         consequences: Consequences,
         told: Callable[[], Told],
+        access: Access,
     ) -> None:
+        self._access = access
         self._vfs = vfs
         self._settings = settings
         self._outbox = outbox
@@ -143,7 +127,7 @@ class Cluster:
             start=Start(self._runs.names, begins.log_index, begins.raft_term),
             observer=self,
         )
-        ask_here: Local = lambda request, done: self._metadata_leader.request(request, done)  # noqa: E731
+        ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
         controller = Controller(settings.broker_id, ControllerConfig())
         self._administration = Administration(
@@ -157,10 +141,16 @@ class Cluster:
             ready=lambda: controller.ready(self._clock()),
             without_nats=controller.without_nats,
         )
+        self._users = UserChanges(
+            self.quorum, self._peers, settings.broker_id, settings.broker_version, self._clock, self._access
+        )
+        self._applied_here = AppliedHere(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,
             controller,
             self._administration,
+            self._users,
+            self._access,
             settings,
             self._clock,
         )
@@ -201,7 +191,7 @@ class Cluster:
         """The logs are open: from here on the image has consequences. Alone, the broker is registered now; blocking."""
         self._is_started = True
         about = (self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader)
-        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for)
+        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for, self._applied_here)
         if self.quorum.is_alone:
             self.standing.tick(self._clock())
             if self.standing.incarnation is None:
@@ -351,6 +341,7 @@ class Cluster:
             if outcome.changed:
                 self._consequences.applied(outcome)
         self._metadata_leader.applied(place.log_index, place.raft_term, self.image, outcome)
+        self._applied_here.look(self._clock())
 
     def replaced(self, before: ClusterImage) -> None:
         """A snapshot took the place of the image."""
@@ -410,12 +401,8 @@ class Cluster:
 
     # Requests
 
-    def administer(
-        self,
-        caller: Hashable,
-        request: Administrative,
-    ) -> None:
-        """A client wants streams changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
+    def administer(self, caller: Hashable, request: Administrative) -> None:
+        """A client wants something changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
         if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):
             self.check_knows()
 
@@ -425,7 +412,7 @@ class Cluster:
                 response = RemoteError(ErrorCode.NOT_METADATA_LEADER, f"no metadata leader was found in time: {reason}")
             self._outbox.reply(caller, response)
 
-        self.link.administer(request, done)
+        self.link.administer(request, done, self._access.who)
 
     def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
         """Another broker asks. RemoteError."""
@@ -448,6 +435,7 @@ class Cluster:
                 self.quorum.tick()
             self._metadata_leader.tick(now)
             self.link.tick(now)
+            self._applied_here.look(now)
             if self.quorum.leader is not None:
                 self._heard_us = now.elapsed_us
         if not self.quorum.is_alone or self.standing.incarnation is None:
@@ -475,7 +463,9 @@ class Cluster:
         waiting_us = (
             0
             if self.quorum.needs_ticks or self._metadata_leader.has_to_form
-            else earliest(self.link.next_deadline_us, self._administration.next_deadline_us)
+            else earliest(
+                self.link.next_deadline_us, self._administration.next_deadline_us, self._users.next_deadline_us
+            )
         )
         return earliest(
             None if waiting_us is None else max(waiting_us, self._next_tick_us),
@@ -497,4 +487,6 @@ class Cluster:
         """The broker stops: tell who waits, give the files back."""
         self.link.stop(error)
         self._administration.stop(error)
+        self._users.stop(error)
+        self._applied_here.stop(error)
         self.quorum.stop(error)

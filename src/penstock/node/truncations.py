@@ -20,6 +20,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
+from penstock.node.finding import Finder
+from penstock.node.internal import users_own
 from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
@@ -58,6 +60,12 @@ class Truncations:
         self._clock = clock
         self._administer = administer
         self._waiting: dict[Hashable, _Asked] = {}
+
+    def ask_for(
+        self, find: Finder, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """As `ask`, of what is led here."""
+        self.ask(caller, users_own(find.led(request.stream_id, request.partition)), request)
 
     def ask(self, caller: Hashable, partition: Partition, request: TruncateRequest) -> None:
         """Answer `caller` once it is done. RemoteError offset_out_of_range, not_yet, read_only, overloaded."""
