@@ -179,6 +179,7 @@ class BrokerProcess(Child):
         self.client_address = ""
         self.nats_url = ""
         self.listen = "127.0.0.1:0"
+        self.program: tuple[str, ...] = _SERVE
         self.arguments = [*(("--nats", nats) if nats is not None else ("--nats-port", "0")), *arguments]
         self.environment = broker_environment(environment or {})
         self._before_exec = before_exec
@@ -186,7 +187,7 @@ class BrokerProcess(Child):
     def launch(self) -> None:
         """Start the process without waiting for anything."""
         places = ["--data-dir", str(self.data_dir), *(("--listen", self.listen) if self.listen else ())]
-        command = [sys.executable, "-W", "error", *_SERVE, *places, *self.arguments]
+        command = [sys.executable, "-W", "error", *self.program, *places, *self.arguments]
         self._launch(command, self.environment, self._before_exec)
 
     def start(self) -> None:

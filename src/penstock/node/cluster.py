@@ -141,9 +141,7 @@ class Cluster:
             ready=lambda: controller.ready(self._clock()),
             without_nats=controller.without_nats,
         )
-        self._users = UserChanges(
-            self.quorum, self._peers, settings.broker_id, settings.broker_version, self._clock, self._access
-        )
+        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access)
         self._applied_here = AppliedHere(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,
