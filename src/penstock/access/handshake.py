@@ -32,6 +32,7 @@ class Principal(NamedTuple):
     name: str
     made_index: int = 0  # of the user, so that one who was deleted and made again is another one
     credential_id: str = ""
+    mark: bytes = b""  # of the credential: another one may have its id by now
 
     def __str__(self) -> str:
         return self.name

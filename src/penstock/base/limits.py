@@ -71,6 +71,11 @@ PASSWORD_ITERATIONS_MAX = 10_000_000  # more would only keep a client busy
 USERS_PER_ANSWER_MAX = 200
 CLUSTER_SECRET_CHARS_MIN = 32
 CLUSTER_SECRET_ITERATIONS = 10_000  # some 2 ms: of a secret that nobody has to remember
+THROTTLE_MS_MAX = 60_000  # told at once; who comes back before his rate allows it is told again
+AUDIT_ACTS_KEPT = 10_000  # remembered by each broker, until they are written; some 5 MB
+AUDIT_ROWS_AT_ONCE = 1_000
+AUDIT_AGE_MS = 366 * 24 * 3_600_000
+AUDIT_SEGMENT_AGE_MS = 7 * 24 * 3_600_000
 LOGIN_MESSAGE_BYTES_MAX = 4 * KIB
 CREDENTIALS_FILE_BYTES_MAX = 4 * KIB
 

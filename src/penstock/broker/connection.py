@@ -41,7 +41,12 @@ from penstock.broker.greeting import Greeting
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
 from penstock.broker.shared_budget import Waiting
-from penstock.messages import Api, PeerHelloRequest, PeerHelloResponse, Response
+from penstock.messages import (
+    Api,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    Response,
+)
 from penstock.node.step import Extent, Payload
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
 
@@ -280,6 +285,9 @@ class Connection:
         except RemoteError as error:
             self._send_error(caller, error)
             return
+        if self.who is not None and (refusal := self._owner.usage.asked(self.who, request, len(frame.raw))) is not None:
+            self._send_error(caller, refusal)
+            return
         if isinstance(request, PeerHelloRequest):
             self.data_dir_id, self.process = request.data_dir_id, request.process
             self._introduced(request.broker_id)
@@ -325,6 +333,8 @@ class Connection:
     def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
         raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
+        if self.who is not None:
+            response = self._owner.usage.answered(self.who, response, raw_bytes)
         memory = [piece for piece in pieces if not isinstance(piece, Extent)]
         is_in_memory = len(memory) == len(pieces)
         head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.greeting import Guard
+from penstock.broker.quotas import Usage
 from penstock.broker.shared_budget import SharedBudget
 from penstock.messages import PeerHelloRequest, Request
 
@@ -45,6 +46,9 @@ class ConnectionOwner(Protocol):
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """It is that broker's from now on."""
+
+    usage: Usage
+    """What users have used."""
 
     def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
         """What came on a connection with checksums cannot be what was sent; it is closed."""

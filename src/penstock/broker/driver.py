@@ -315,7 +315,12 @@ class Driver:
             nats=nats,
             connections=len(self.server.connections) - len(self.server.peers),
             requests_in_flight=self.server.open_request_count,
-            counters=status.counters | _counted(damaged_frames=damaged_frames, failed_logins=self.server.failed_logins),
+            counters=status.counters
+            | _counted(
+                damaged_frames=damaged_frames,
+                failed_logins=self.server.failed_logins,
+                throttled=self.server.usage.throttled,
+            ),
         )
 
     # Disk threads

@@ -44,7 +44,10 @@ class Guard(Protocol):
         """A login of somebody."""
 
     def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
-        """What somebody is told who has logged in; `data` is the last message of the mechanism."""
+        """What somebody is told who has logged in; `data` is the last message of the mechanism.
+
+        RemoteError overloaded: that user has all the connections that it may.
+        """
 
 
 class Unguarded:
@@ -135,8 +138,9 @@ class Greeting:
             self.claimed = self._login.claimed[:128]
         if self._login.who is None:
             return AuthenticateResponse(data=data)
+        answer = self._guard.logged_in(self._login.who, data)
         self.who, self._login = self._login.who, None
-        return self._guard.logged_in(self.who, data)
+        return answer
 
     def _check_peer(self, request: PeerHelloRequest) -> None:
         if not self.is_checked:

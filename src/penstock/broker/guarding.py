@@ -13,6 +13,7 @@ from penstock.access.proving import Credentials
 from penstock.access.scram import Verifier, verifier_of
 from penstock.access.users import BROKER
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import AuthenticateResponse
 from penstock.node.access import Access
 from penstock.node.metadata_link import THE_BROKER
@@ -39,6 +40,7 @@ class Guarding:
         cluster_id: Callable[[], str],
         nats_urls: tuple[str, ...],
     ) -> None:
+        self.connections_of: Callable[[str], int] = lambda name: 0
         self.secret = secret
         self.nonce = nonce
         self._access = access
@@ -55,7 +57,12 @@ class Guarding:
         return ServerHandshake(self, self.nonce())
 
     def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
-        """What hello did not tell."""
+        """What hello did not tell. RemoteError overloaded."""
+        quotas = self._access.quotas_of(who.name)
+        most = None if quotas is None else quotas.connections_max
+        if most is not None and self.connections_of(who.name) >= most:
+            text = f"user {who.name!r} has {most} connections to this broker already, and may have no more"
+            raise RemoteError(ErrorCode.OVERLOADED, text)
         return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=self._nats_urls)
 
     # Directory

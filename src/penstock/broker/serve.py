@@ -41,6 +41,7 @@ from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
+from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
@@ -230,14 +231,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     listeners, client_address = bind(config.listen)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
     node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
-    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
-    guarding = Guarding(
-        node.access,
-        secret,
-        lambda: secrets.token_urlsafe(24),
-        cluster_id=lambda: node.cluster_id,
-        nats_urls=settings.nats_urls,
-    )
+    guarding = _guarding(config, node, settings)
     driver = Driver(
         node,
         loop,
@@ -256,7 +250,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         process_of=node.process_of,
         disk_of=node.disk_of,
         guard=guarding,
+        usage=Usage(node.access.quotas_of, driver.elapsed_us),
     )
+    guarding.connections_of = driver.server.connections_of.__getitem__
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
@@ -282,6 +278,17 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster)
+
+
+def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
+    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
+    return Guarding(
+        node.access,
+        secret,
+        lambda: secrets.token_urlsafe(24),
+        cluster_id=lambda: node.cluster_id,
+        nats_urls=settings.nats_urls,
+    )
 
 
 def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:

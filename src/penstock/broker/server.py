@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
+from penstock.broker.quotas import Usage
 from penstock.broker.shared_budget import SharedBudget
 from penstock.messages import PeerHelloRequest, Request
 
@@ -95,6 +96,7 @@ class Server:
         process_of: Callable[[BrokerId], str] = lambda broker_id: "",
         disk_of: Callable[[BrokerId], str] = lambda broker_id: "",
         guard: Guard | None = None,
+        usage: Usage | None = None,
     ) -> None:
         """`open_files_max` is what the whole process may have open; clients get their shares of it.
 
@@ -111,6 +113,8 @@ class Server:
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self.guard = guard or Unguarded()
+        self.usage = usage or Usage(lambda name: None, elapsed_us)
+        self.connections_of: Counter[str] = Counter()  # by user
         self.failed_logins = 0
         self._unknown: dict[Connection, None] = {}  # who have not logged in, and have to; the oldest first
         self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
@@ -259,6 +263,7 @@ class Server:
         """Whoever has logged in is known."""
         if connection.who is not None:
             self._unknown.pop(connection, None)
+            self.connections_of[connection.who.name] += 1
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """Close the one that it had before: nothing that is still on the way there must come between."""
@@ -281,6 +286,9 @@ class Server:
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget it, and what it asked for."""
+        if connection in self.connections and connection.who is not None:
+            self.connections_of[connection.who.name] -= 1
+            self.connections_of += Counter()  # who has none is forgotten
         self.connections.discard(connection)
         self._strangers.pop(connection, None)
         self._unknown.pop(connection, None)

@@ -29,14 +29,11 @@ def connect(
 ) -> Connecting:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
 
-    One broker is enough, and leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order,
-    so that the client comes up while one of them is down.
-    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
-    `read_from`: which replicas readers read from that do not say it themselves; `rack`: where this program runs, for
-    those that read from the nearest one.
+    One broker leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order.
+    `nats`: where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    `read_from`: which replicas readers read from; `rack`: where this program runs, for the nearest.
     `credentials`: a file, or a `penstock.Credentials`; else those of the environment (PENSTOCK_CREDENTIALS, …).
-    Unavailable: no broker answers there. TimedOut: it does not answer in time. Unauthenticated: it lets nobody in who
-    shows what was given, or nothing.
+    Unavailable: no broker answers there. TimedOut: not in time. Unauthenticated: it does not let in who shows them.
     """
     listed: Any = [server] if isinstance(server, str) else server
     if listed is not None and not (isinstance(listed, Sequence) and all(isinstance(one, str) for one in listed)):

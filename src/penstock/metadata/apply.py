@@ -23,6 +23,7 @@ from typing import Any
 
 from penstock.base.errors import RemoteError
 from penstock.metadata import brokers, growth, leaderships, streams, users
+from penstock.metadata.acts import is_act
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
@@ -79,4 +80,5 @@ def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterIma
         changed, outcome = _CHANGES[type(command)](image, index, command)
     except RemoteError as error:
         return replace(image, index=index), error
-    return replace(changed, index=index), outcome
+    acted = index if changed.users and is_act(command, outcome) else image.acted
+    return replace(changed, index=index, acted=acted), outcome

@@ -44,7 +44,14 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class CreateStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="create_stream"):
+class _Asked(_Command, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client asked for; who it was is told only where everybody logs in."""
+
+    by: str = ""  # the user
+    at_us: int = 0
+
+
+class CreateStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="create_stream"):
     """Make a stream; its id is the command's index."""
 
     config: StreamConfig
@@ -53,7 +60,7 @@ class CreateStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag=
     observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; none: none has any
 
 
-class AlterStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
+class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
     """Change fields of a stream's config; with `observers`, also who these are of each partition from now on."""
 
     stream_id: int
@@ -61,7 +68,7 @@ class AlterStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="
     observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: as they are
 
 
-class AddPartitions(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="add_partitions"):
+class AddPartitions(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="add_partitions"):
     """Give a stream more partitions, where it has so many as was known."""
 
     stream_id: StreamId
@@ -82,13 +89,13 @@ class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
     marked_us: int
 
 
-class DeleteStream(_Command, frozen=True, kw_only=True, tag="delete_stream"):
+class DeleteStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="delete_stream"):
     """Delete a stream."""
 
     stream_id: int
 
 
-class TruncatePartition(_Command, frozen=True, kw_only=True, tag="truncate_partition"):
+class TruncatePartition(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="truncate_partition"):
     """Give up what comes before an offset, all of which its leader has committed in that leader epoch."""
 
     stream_id: StreamId
@@ -97,7 +104,7 @@ class TruncatePartition(_Command, frozen=True, kw_only=True, tag="truncate_parti
     before: Offset
 
 
-class ReportArchived(_Command, frozen=True, kw_only=True, tag="report_archived"):
+class ReportArchived(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="report_archived"):
     """An archive has what comes before an offset, all of it committed in that leader epoch; None: there is none."""
 
     stream_id: StreamId
@@ -107,7 +114,7 @@ class ReportArchived(_Command, frozen=True, kw_only=True, tag="report_archived")
     end_offset: Offset | None
 
 
-class SetIntake(_Command, frozen=True, kw_only=True, tag="set_intake"):
+class SetIntake(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="set_intake"):
     """Have a stream take messages, or not."""
 
     stream_id: StreamId

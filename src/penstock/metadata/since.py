@@ -21,13 +21,18 @@ from typing import Any
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import (
+    AddPartitions,
     AlterStream,
     AlterUser,
     ChangeRules,
     Command,
     CreateStream,
     CreateUser,
+    DeleteStream,
     DeleteUser,
+    ReportArchived,
+    SetIntake,
+    TruncatePartition,
 )
 from penstock.metadata.image import BrokerState
 
@@ -35,7 +40,10 @@ Version = tuple[int, ...]
 
 COMMANDS: Mapping[type[Command], Version] = dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules), (0, 2))
 
-COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {}
+_ASKED = {"by": (0, 2), "at_us": (0, 2)}
+COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = dict.fromkeys(
+    (CreateStream, AlterStream, AddPartitions, DeleteStream, TruncatePartition, ReportArchived, SetIntake), _ASKED
+)
 
 CONFIG_FIELDS: Mapping[str, Version] = {}
 

@@ -11,7 +11,7 @@ the image (metadata/image.py). Limits that a later version may draw tighter are 
                               | archived: the fields of Archived in their order
                               | counts | marks: the fields of Mark in their order
 
-    users (version 3)         the fields of User in their order, by name
+    users (version 3)         the fields of User in their order, by name | the index of the last act
 
 Where a stream has got more partitions, the version is 2: who does not know of that would look for keys elsewhere.
 Where there are users, it is 3: who does not know of them would let everybody in.
@@ -53,6 +53,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     brokers: tuple[BrokerState, ...]
     streams: tuple[StreamState, ...]
     users: tuple[User, ...] = ()
+    acted: int = 0
 
 
 class _WithoutUsers(msgspec.Struct, frozen=True, array_like=True):
@@ -86,7 +87,9 @@ def encode_image(image: ClusterImage) -> bytes:
     streams = tuple(state for _, state in sorted(image.streams.items()))
     if image.users:
         users = tuple(user for _, user in sorted(image.users.items()))
-        return _encoder.encode(_Snapshot(SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams, users))
+        return _encoder.encode(
+            _Snapshot(SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams, users, image.acted)
+        )
     version = _WITHOUT_USERS if any(state.counts for state in streams) else _FIRST_VERSION
     return _encoder.encode(_WithoutUsers(version, image.index, image.cluster_id, brokers, streams))
 
@@ -120,6 +123,7 @@ def decode_image(data: bytes) -> ClusterImage:
         loads_of(snapshot.streams),
         snapshot.cluster_id,
         PersistentMap({user.name: user for user in snapshot.users}),
+        snapshot.acted,
     )
 
 
@@ -178,6 +182,7 @@ def _check_users(snapshot: _Snapshot) -> None:
         _expect(is_sound, f"user {user.name!r} with {len(ids)} credentials and {len(user.rules)} rules")
     rulers = [user.name for user in snapshot.users if user.is_admin and user.name != EVERYBODY]
     _expect(bool(rulers) is bool(snapshot.users), "users, and no administrator among them")
+    _expect(0 <= snapshot.acted <= snapshot.index, f"an act at {snapshot.acted}")
     _expect(bool(snapshot.users) is (snapshot.version >= SNAPSHOT_VERSION), f"users in version {snapshot.version}")
 
 

@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from penstock.access import CredentialKind, Operation, Rule, User
+import msgspec
+
+from penstock.access import CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
 from penstock.access.rules import Scope, scope
 from penstock.access.scram import Verifier
@@ -69,12 +71,16 @@ from penstock.messages import (
     TruncateRequest,
     VerifyRequest,
 )
+from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.internal import target_of
 from penstock.node.metadata_link import THE_BROKER
 
 _ANY = tuple(one for one in Operation if one is not Operation.ADMIN)
 _EVERYTHING = Scope(is_all=True)
+
+
+C = TypeVar("C", bound=Command)
 
 
 class Access:
@@ -143,14 +149,14 @@ class Access:
         if credential.kind is not (CredentialKind.TOKEN if slash else CredentialKind.PASSWORD):
             return None
         keys = Verifier(credential.salt, credential.iterations, credential.stored_key, credential.server_key)
-        return keys, Principal(user_name, user.made_index, credential.credential_id)
+        return keys, Principal(user_name, user.made_index, credential.credential_id, credential.mark)
 
     def holder(self, public_key: str) -> Principal | None:
         """As `handshake.Directory`."""
         for user in self._image().users.values():
             for credential in user.credentials:
                 if credential.public_key == public_key and credential.is_valid(self._wall_us()):
-                    return Principal(user.name, user.made_index, credential.credential_id)
+                    return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
         return None
 
     @property
@@ -174,7 +180,8 @@ class Access:
             return RemoteError(ErrorCode.UNAUTHENTICATED, f"there is no user {who.name!r} any more")
         if who.credential_id:
             credential = user.credential(who.credential_id)
-            if credential is None or not credential.is_valid(self._wall_us()):
+            is_same = credential is not None and credential.mark == who.mark
+            if credential is None or not (is_same and credential.is_valid(self._wall_us())):
                 text = f"what {who.name!r} has logged in with counts no more: it was changed, or its time is over"
                 return RemoteError(ErrorCode.UNAUTHENTICATED, text)
         return None
@@ -213,6 +220,17 @@ class Access:
         users = self._image().users
         own, all_users = users.get(name), users.get(EVERYBODY)
         return (*(own.rules if own else ()), *(all_users.rules if all_users else ()))
+
+    def signed(self, command: C) -> C:
+        """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
+        if not self._image().is_guarded or self.who is None or not hasattr(command, "at_us"):
+            return command
+        return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
+
+    def quotas_of(self, name: str) -> Quotas | None:
+        """What that user may use of a broker; None: there is none such, as with brokers."""
+        user = self._image().users.get(name)
+        return None if user is None else user.quotas
 
     def need_admin(self) -> None:
         """RemoteError not_authorized."""

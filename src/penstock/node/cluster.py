@@ -24,7 +24,6 @@ from penstock.messages import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
-    RegisterBrokerRequest,
     Request,
     Response,
     StopBrokerRequest,
@@ -37,6 +36,7 @@ from penstock.node.access import Access
 from penstock.node.addresses import PeerAddresses
 from penstock.node.administration import Administration
 from penstock.node.applied import AppliedHere
+from penstock.node.audit import Audit
 from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_taken
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.chronicle import Seen
@@ -53,7 +53,7 @@ from penstock.node.quorum import Quorum
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 from penstock.node.speakers import Speaker, Start
-from penstock.node.standing import Standing
+from penstock.node.standing import Standing, registration
 from penstock.node.step import Join, Lane, Outbox
 from penstock.node.user_changes import UserChanges
 from penstock.node.waiting import what_it_waits_for
@@ -77,8 +77,10 @@ class Cluster:
         consequences: Consequences,
         told: Callable[[], Told],
         access: Access,
+        audit: Audit,
     ) -> None:
         self._access = access
+        self._audit = audit
         self._vfs = vfs
         self._settings = settings
         self._outbox = outbox
@@ -140,6 +142,7 @@ class Cluster:
             info=self.info,
             ready=lambda: controller.ready(self._clock()),
             without_nats=controller.without_nats,
+            access=self._access,
         )
         self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access)
         self._applied_here = AppliedHere(lambda: self.image.index)
@@ -155,24 +158,12 @@ class Cluster:
         self.standing = self._new_standing(stopped, begins)
         parts = (self.quorum, self.link, self._peers, self.standing)
         self.departure = Departure(*parts, self._outbox, self._clock)
+        self._audit.begin(self.image)
         self.quorum.start()
 
     def _new_standing(self, stopped: Incarnation | None, begins: Place) -> Standing:
         """Of a start whose metadata ends at `begins`; `stopped`: which run stopped cleanly before it."""
-        settings = self._settings
-        who = RegisterBrokerRequest(
-            broker_id=settings.broker_id,
-            data_dir_id=settings.data_dir_id,
-            address=settings.address,
-            rack=settings.rack,
-            broker_version=settings.broker_version,
-            clean_stop=stopped is not None,
-            run_before=stopped or 0,
-            process=self._runs.process,
-            runs=self._runs.names,
-            log_index=begins.log_index,
-            raft_term=begins.raft_term,
-        )
+        who = registration(self._settings, self._runs, stopped, begins)
         return Standing(
             who,
             self._ask_for_standing,
@@ -281,9 +272,12 @@ class Cluster:
     @property
     def waits_for(self) -> str:
         """What stands between this broker and its part in the cluster, for people; empty once it has it."""
-        return what_it_waits_for(
+        reason = what_it_waits_for(
             self.quorum, self.standing, self._belonging, self._settings.broker_id, self.voters_reachable
         )
+        if not reason and self._settings.requires_login and not self.image.users:
+            return "waiting for a first user, without whom nobody can log in: one broker is to make it (--auth)"
+        return reason
 
     def check_knows(self) -> None:
         """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
@@ -328,6 +322,8 @@ class Cluster:
 
     def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
         """A command was applied."""
+        if isinstance(outcome, Outcome):
+            self._audit.applied(place.log_index, command, outcome)
         if isinstance(command, RegisterBroker) and command.broker_id == self._settings.broker_id:
             self.registered_us = command.registered_us
         if not self._is_started:
@@ -343,6 +339,7 @@ class Cluster:
 
     def replaced(self, before: ClusterImage) -> None:
         """A snapshot took the place of the image."""
+        self._audit.begin(self.image)
         if self._is_started:
             self._tell_cluster_id()
             self._look_at_standing()

@@ -25,6 +25,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
     ChangeIsrRequest,
+    CreateStreamRequest,
     HeartbeatRequest,
     MarkKeysRequest,
     RegisterBrokerRequest,
@@ -39,6 +40,7 @@ from penstock.metadata.proposals import Proposal
 from penstock.metadata.voters import next_voter
 from penstock.node.access import Access
 from penstock.node.administration import Administration
+from penstock.node.audit import AUDIT_STREAM, audit_config
 from penstock.node.internal import left_over, overdue_alteration, target_of
 from penstock.node.metadata_link import THE_BROKER, Administrative
 from penstock.node.quorum import Quorum
@@ -77,12 +79,14 @@ class MetadataLeader:
         self._is_altering = False  # `__offsets`
         self._first_user = settings.first_user
         self._is_making = False  # the first user
+        self._is_auditing = False  # `__audit` is being made
         self._is_sweeping = False  # what is staged for streams that are gone
         self._may_be_left_over = False
 
     def lead(self) -> None:
         """This broker is the metadata leader, and has applied all of earlier terms."""
         self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
+        self._is_making = self._is_auditing = False
         self._may_be_left_over = True
         self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
         self._form()
@@ -104,7 +108,25 @@ class MetadataLeader:
     @property
     def has_to_form(self) -> bool:
         """Whether the cluster lacks a name, or its first user, and none is on its way: `tick` gives it one."""
-        return self._lacks_name or self._lacks_user
+        return self._lacks_name or self._lacks_user or self._lacks_audit
+
+    @property
+    def _lacks_audit(self) -> bool:
+        image = self._quorum.image
+        is_wanted = bool(image.users) and AUDIT_STREAM not in image.names and not self._is_auditing
+        return is_wanted and self._quorum.is_leader
+
+    def _make_audit(self) -> None:
+        """What is done from the first user on is told."""
+        if not self._lacks_audit:
+            return
+
+        def done(response: Response | RemoteError) -> None:
+            self._is_auditing = False  # refused, as where brokers are away: with the next tick again
+
+        self._is_auditing = True
+        self._access.who = THE_BROKER
+        self._administration.handle(CreateStreamRequest(config=audit_config()), done)
 
     @property
     def _lacks_name(self) -> bool:
@@ -266,6 +288,7 @@ class MetadataLeader:
             self.carry_out()
         self._form()
         self._make_first_user()
+        self._make_audit()
         self._alter_offsets()
         self._sweep()
         self._administration.tick(now)

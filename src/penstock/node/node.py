@@ -41,6 +41,7 @@ from penstock.messages import (
 from penstock.node.access import Access
 from penstock.node.answering import Answering
 from penstock.node.arrivals import Arrivals
+from penstock.node.audit import Audit
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import Cluster
 from penstock.node.fetches import Fetches
@@ -48,6 +49,7 @@ from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
 from penstock.node.listening import Listening, was_led_by
+from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
 from penstock.node.questions import Questions
@@ -66,15 +68,19 @@ _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect aga
 class Node:
     """One broker without its sockets. `start` first."""
 
+    _report: Report  # from the start on
+    _cluster: Cluster
+    _replicas: Replicas
+
     def __init__(self, vfs: Vfs, settings: Settings, chance: Any) -> None:
         """`chance` is a seeded generator, such as random.Random."""
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
         self._now = Now(0, 0)  # of what is being decided
-        self._report: Report  # from the start on
         version = settings.format_version
-        self._fetches = Fetches(self._outbox, version, lambda: self._now, lambda one: self._replicas.as_of_us(one))
+        as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
+        self._fetches = Fetches(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
         self._listening = Listening(
             vfs,
             self._outbox,
@@ -101,7 +107,8 @@ class Node:
             lambda: self._now,
             image=lambda: self._cluster.image,
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
-            administer=lambda request, done: self._cluster.link.administer(request, done),
+            administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
+            who=lambda: self.access.who,
             hurry=lambda: self._cluster.standing.hurry(),
             waits=lambda partition: self._arrivals.waits(partition.sid),
             go_on=lambda: self._arrivals.go_on(),
@@ -116,7 +123,13 @@ class Node:
             lambda: self._cluster.image, lambda: self._now.wall_us, requires_login=settings.requires_login
         )
         parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
-        self._cluster = Cluster(vfs, settings, *parts, self.access)
+        self._audit = Audit(
+            self._outbox,
+            lambda: self._cluster.image,
+            self._partitions,
+            lambda partition, caller, data: self._storing.append_to(partition, caller, data),
+        )
+        self._cluster = Cluster(vfs, settings, *parts, self.access, self._audit)
         self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)
         self._is_stopped = False
         self._next_tick_us = 0
@@ -378,6 +391,7 @@ class Node:
         self._next_tick_us = now.elapsed_us + TICK_US
         self._arrivals.go_on()
         self._publishing.tick()
+        self._audit.look()
         self._listening.subscriptions.tick(now)
         self._cluster.quorum.keep_reserve()
         self._replicas.chronicle.look(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)

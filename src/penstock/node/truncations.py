@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Intake
@@ -28,7 +29,7 @@ from penstock.node.step import Lane, Outbox
 from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
-Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None]], None]
+Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None], Principal | None], None]
 _TIMEOUT_US = limits.TRUNCATION_TIMEOUT_MS * 1_000
 
 
@@ -40,6 +41,7 @@ class _Asked:
     partition: Partition
     leadership: Leadership
     request: TruncateRequest
+    who: Principal | None
     deadline_us: int
     messages: int
     size_bytes: int = 0
@@ -55,7 +57,11 @@ class _Asked:
 class Truncations:
     """All that wait on one broker. `administer` has the metadata leader change what the cluster agrees on."""
 
-    def __init__(self, outbox: Outbox, clock: Callable[[], Now], administer: Administer) -> None:
+    def __init__(
+        self, outbox: Outbox, clock: Callable[[], Now], administer: Administer, who: Callable[[], Principal | None]
+    ) -> None:
+        """`who` asks now."""
+        self._who = who
         self._outbox = outbox
         self._clock = clock
         self._administer = administer
@@ -76,7 +82,7 @@ class Truncations:
         start = partition.log_start
         deadline_us = self._clock().elapsed_us + _TIMEOUT_US
         messages = max(0, request.before - start)
-        asked = _Asked(caller, partition, leadership, request, deadline_us, messages)
+        asked = _Asked(caller, partition, leadership, request, self._who(), deadline_us, messages)
         self._waiting[caller] = asked
         if not messages:
             self._measured(asked, None)
@@ -140,6 +146,7 @@ class Truncations:
                 leader_epoch=asked.leadership.leader_epoch,
             ),
             done,
+            asked.who,
         )
 
     def look(self) -> None:
