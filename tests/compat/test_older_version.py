@@ -26,7 +26,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.users import password_credential, rule
 from penstock.metadata import since
 from penstock.metadata.commands import Command
-from tests.broker_process import BrokerProcess, broker_environment, eventually
+from tests.broker_process import DEADLINE_S, BrokerProcess, broker_environment, eventually
 from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
 
 OLDER = Path(__file__).parent / "older"
@@ -83,7 +83,9 @@ class Group:
         self.task = asyncio.create_task(self._consume(client))
 
     async def _consume(self, client: aio.Client) -> None:
-        async with client.consumer("orders", group="mail", follow=True, checkpoint_interval=0.2) as consumer:
+        async with client.consumer(
+            "orders", group="mail", follow=True, checkpoint_interval=0.2, timeout=DEADLINE_S
+        ) as consumer:
             async for batch in consumer:
                 self.seen.update(int(value) for value in batch.column("value").to_pylist())
 

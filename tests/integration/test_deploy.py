@@ -12,7 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nats
+import pytest
 
+import penstock
+from penstock import aio
+from penstock.base.errors import PenstockError
 from tests.broker_process import BrokerProcess, NatsProcess, running_nats
 from tests.deployments import (
     DEPLOY,
@@ -68,6 +72,7 @@ def started(brokers: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> Itera
         yield made
     finally:
         for one in made:
+            print(one.said)  # shown where a test fails
             one.end()
 
 
@@ -80,6 +85,10 @@ def formed(brokers: Sequence[BrokerProcess]) -> None:
         one.stdout.wait_for(r"^ready client=")  # the metadata leader has registered it
     assert [number for number, _ in told] == ["1", "2", "3"]
     assert len({voters for _, voters in told}) == 1
+
+
+def stopped(brokers: Sequence[BrokerProcess]) -> None:
+    """Once all have ended well."""
     for one in brokers:
         assert one.stop() == 0, one.said
 
@@ -96,13 +105,21 @@ def secret(folder: Path, name: str) -> str:
     return (folder / "secrets" / name).read_text().strip()
 
 
-async def publish_as_app(server: NatsProcess, folder: Path) -> None:
-    """The application's user may publish, and no more."""
-    app = {"user": "app", "password": secret(folder, "app-password"), "inbox_prefix": b"_INBOX.app"}
-    connection = await nats.connect(server.url, **app)
-    await connection.publish("orders.eu", b"42")
-    await connection.flush()
-    await connection.close()
+async def store(brokers: Sequence[BrokerProcess], server: NatsProcess, folder: Path) -> None:
+    """The administrator makes a stream of three copies, and the application's user has a message stored."""
+    address = brokers[0].environment["PENSTOCK_LISTEN"]
+    admin = penstock.Credentials("admin", secret(folder, "admin-password"))
+    async with await aio.connect(address, credentials=admin) as client:
+        info = await client.create_stream("orders", "orders.>", replicas=3)
+        assert len(info.partitions[0].replicas) == 3
+        app = {"user": "app", "password": secret(folder, "app-password"), "inbox_prefix": b"_INBOX.app"}
+        connection = await nats.connect(server.url, **app)
+        assert (await connection.jetstream().publish("orders.eu", b"42")).stream == "orders"
+        await connection.close()
+        assert (await client.get("orders", offset=0)).value == b"42"
+    with pytest.raises(PenstockError):
+        async with await aio.connect(address) as nobody:
+            await nobody.streams()
 
 
 async def test_the_compose_file_makes_a_cluster(tmp_path: Path) -> None:
@@ -117,11 +134,12 @@ async def test_the_compose_file_makes_a_cluster(tmp_path: Path) -> None:
             environment = {**image_environment(), **one["environment"]}
             brokers.append((one["command"][1:], moved(environment, f"127.0.0.1:{port}", places, tmp_path)))
         with started(brokers) as running:
-            await publish_as_app(server, tmp_path)
             formed(running)
+            await store(running, server, tmp_path)
+            stopped(running)
 
 
-def test_the_pods_make_a_cluster(tmp_path: Path) -> None:
+async def test_the_pods_make_a_cluster(tmp_path: Path) -> None:
     make_secrets(tmp_path)
     (tmp_path / "secrets" / "http-token").write_text("a token for the test, long enough for anybody\n")
     stateful = manifest("StatefulSet")
@@ -140,3 +158,5 @@ def test_the_pods_make_a_cluster(tmp_path: Path) -> None:
             brokers.append((arguments, moved(environment, f"127.0.0.1:{port}", places, tmp_path)))
         with started(brokers) as running:
             formed(running)
+            await store(running, server, tmp_path)
+            stopped(running)
