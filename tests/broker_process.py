@@ -180,6 +180,7 @@ class BrokerProcess(Child):
         self.nats_url = ""
         self.credentials: penstock.Credentials | None = None  # of `client`
         self.listen = "127.0.0.1:0"
+        self.program: tuple[str, ...] = _SERVE
         self.arguments = [*(("--nats", nats) if nats is not None else ("--nats-port", "0")), *arguments]
         self.environment = broker_environment(environment or {})
         self._before_exec = before_exec
@@ -187,7 +188,7 @@ class BrokerProcess(Child):
     def launch(self) -> None:
         """Start the process without waiting for anything."""
         places = ["--data-dir", str(self.data_dir), *(("--listen", self.listen) if self.listen else ())]
-        command = [sys.executable, "-W", "error", *_SERVE, *places, *self.arguments]
+        command = [sys.executable, "-W", "error", *self.program, *places, *self.arguments]
         self._launch(command, self.environment, self._before_exec)
 
     def start(self) -> None:

@@ -155,7 +155,7 @@ if TYPE_CHECKING:
     )
     from penstock.messages import StreamInfo as StreamInfo
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULE_OF = {
     "aio": "penstock.aio",

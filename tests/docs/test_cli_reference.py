@@ -58,6 +58,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "serve",
             "demo",
             "certs",
+            "doctor",
             "nats-config",
             "publish",
             "read",

@@ -179,12 +179,13 @@ class ClusterProcesses:
 
 
 @contextmanager
-def running_cluster(folder: Path, count: int = 3, *arguments: str) -> Iterator[ClusterProcesses]:
-    """Brokers that have been started; ended when the block is left."""
+def running_cluster(folder: Path, count: int = 3, *arguments: str, started: bool = True) -> Iterator[ClusterProcesses]:
+    """Brokers that have been started, unless they are not to be; ended when the block is left."""
     with running_nats(folder / "nats") as server:
         cluster = ClusterProcesses(folder, server, count, *arguments)
         try:
-            cluster.start()
+            if started:
+                cluster.start()
             yield cluster
         finally:
             cluster.end()

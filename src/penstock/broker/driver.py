@@ -99,6 +99,8 @@ class Driver:
         self._barriers: dict[int, int] = {}  # the link's token → the node's
         self._reading_paused = False
         self._reconnects = 0
+        self.complained = 0
+        self.last_complaint = ""
         self._link_since_us: int | None = None
         self._stopping = False  # requests are refused
         self._stopped = False
@@ -198,6 +200,8 @@ class Driver:
         self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
+        self.complained += 1
+        self.last_complaint = event.text
         if (line := self._complaints.line(event.kind.name, event.text, now.elapsed_us)) is not None:
             _log.warning("nats-server complains: %s", line)
 

@@ -27,6 +27,8 @@ def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
         last_error=link.last_failure,
         reconnects=driver.reconnects,
         answers_dropped=link.answers_dropped,
+        complaints=driver.complained,
+        last_complaint=driver.last_complaint,
         gaps=status.nats.gaps,
     )
     damaged_frames = server.damaged_frames + driver.peers.damaged_frames

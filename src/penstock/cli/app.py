@@ -12,6 +12,7 @@ from penstock.cli import (
     bench,
     certs,
     demo,
+    doctor,
     dump,
     groups,
     nats_config,
@@ -81,6 +82,7 @@ def globals_before_the_command(
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
 app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
+app.command("doctor", cls=Command, rich_help_panel=BROKER_PANEL, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
 app.command("certs", cls=Command, rich_help_panel=BROKER_PANEL, epilog=certs.EXAMPLES)(certs.certs)

@@ -76,6 +76,8 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str = ""  # why there was no connection, the last time; it stays when there is one again
     reconnects: Int64Field = 0
     answers_dropped: Int64Field = 0  # of the acks and refusals made, those that nats-server did not take in time
+    complaints: Int64Field = 0  # of nats-server about what the broker sent, such as acks that it may not publish
+    last_complaint: str = ""
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 
@@ -88,6 +90,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     address: str  # HOST:PORT of the socket API
     data_dir: str = ""
     started_us: TimestampField
+    now_us: TimestampField | None = None  # the broker's clock when it answered; None: an earlier version
     uptime_ms: Int64Field
     nats: NatsStatus
     metadata_leader: BrokerIdField | None = None  # as far as this broker knows; None: what it knows may be out of date

@@ -144,9 +144,7 @@ class Cluster:
             without_nats=controller.without_nats,
             access=self._access,
         )
-        self._users = UserChanges(
-            self.quorum, self._peers, settings.broker_id, settings.broker_version, self._clock, self._access
-        )
+        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access)
         self._applied_here = AppliedHere(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,

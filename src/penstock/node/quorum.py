@@ -26,6 +26,7 @@ from penstock.base.meters import Histogram
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.image import Outcome
+from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
 from penstock.node.entries import TooOldError, applied, image_in
 from penstock.node.forming import Forming
@@ -195,6 +196,9 @@ class Quorum:
 
         `placed` hears the index and the term of its entry, before that is committed.
         """
+        if (error := unknown_to(self.image.brokers.values(), command)) is not None:
+            done(error)
+            return
         data = encode_command(command)
         # A stream that finds no room for its name would find none for its messages.
         has_reserve = not isinstance(command, CreateStream)

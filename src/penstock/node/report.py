@@ -222,6 +222,7 @@ class Report:
             address=self._settings.address,
             data_dir=self._settings.data_dir,
             started_us=TimestampUs(self._started_us),
+            now_us=TimestampUs(now_us),
             uptime_ms=max(0, now_us - self._started_us) // 1_000,
             nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
             metadata_leader=self._cluster.quorum.leader,

@@ -30,6 +30,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
 from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.since import unknown_to
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user
 from penstock.node.access import Access
 from penstock.node.applied import AppliedByAll
@@ -55,14 +56,12 @@ class UserChanges:
         quorum: Quorum,
         peers: Peers,
         broker_id: BrokerId,
-        version: str,
         clock: Callable[[], Now],
         access: Access,
     ) -> None:
         self._quorum = quorum
         self._peers = peers
         self._broker_id = broker_id
-        self._version = version
         self._clock = clock
         self._access = access
         self._all = AppliedByAll(quorum, peers, broker_id, clock)
@@ -113,9 +112,12 @@ class UserChanges:
     def creation(self, user: User, *, by: str = "", is_first: bool = False) -> CreateUser:
         """The command that makes a user. RemoteError: it cannot be made, or everybody cannot log in yet."""
         check_create_user(self._image, user)
+        command = CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first)
+        if (error := unknown_to(self._image.brokers.values(), command)) is not None:
+            raise error
         if not self._image.users:
             self._check_ready()
-        return CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first)
+        return command
 
     def _check_ready(self) -> None:
         """RemoteError change_refused: from the first user on, some broker of the cluster would not be let in."""
@@ -127,10 +129,6 @@ class UserChanges:
                 f"{', '.join(map(str, strangers))} did not. Restart all brokers with the same cluster_secret_file "
                 "first, one after the other"
             )
-            raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
-        older = sorted(one.broker_id for one in self._image.brokers.values() if one.broker_version != self._version)
-        if older:
-            text = f"no user was made: broker {', '.join(map(str, older))} is of another version; upgrade all first"
             raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
 
     def tick(self, now: Now) -> None:
