@@ -45,7 +45,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "delete",
             "find",
             "forget-archive",
-            "truncate",
+            "purge",
             "pause",
             "resume",
             "read-only",
