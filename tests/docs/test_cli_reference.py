@@ -60,6 +60,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "nats-config",
             "publish",
             "read",
+            "relay",
             "status",
             "dump",
             "verify",

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, dump, groups, nats_config, pipeline, publish, read, serve, status, streams, verify
+from penstock.cli import (
+    bench,
+    demo,
+    dump,
+    groups,
+    nats_config,
+    pipeline,
+    publish,
+    read,
+    relay,
+    serve,
+    status,
+    streams,
+    verify,
+)
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
 from penstock.hot import way
@@ -74,3 +88,4 @@ app.command("nats-config", cls=Command, rich_help_panel=DATA_PANEL, epilog=nats_
     nats_config.nats_config
 )
 app.command("read", cls=Command, rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)
+app.command("relay", cls=Command, rich_help_panel=DATA_PANEL, epilog=relay.EXAMPLES)(relay.relay)
