@@ -26,6 +26,7 @@ from penstock.client.read_from import LEADER, ReadFrom
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamResponse,
+    AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
     AppendResponse,
@@ -375,7 +376,9 @@ def _with_time_left(request: Request, left_s: float) -> Request:
 def _partition_of(request: Request) -> PartitionKey | None:
     """The partition whose leader answers; None: any broker does."""
     match request:
-        case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest() | AppendOnceRequest():
+        case FetchRequest() | GetRequest() | ListOffsetsRequest():
+            return PartitionKey(request.stream_id, request.partition)
+        case AppendRequest() | AppendOnceRequest() | AppendAtRequest():
             return PartitionKey(request.stream_id, request.partition)
         case ReportArchivedRequest():
             return PartitionKey(request.stream_id, request.partition)

@@ -72,6 +72,8 @@ from penstock.messages.peers import (
     UnreachableLeader,
 )
 from penstock.messages.records import (
+    AppendAtRequest,
+    AppendAtResponse,
     AppendOnceRequest,
     AppendOnceResponse,
     AppendRequest,
@@ -161,6 +163,8 @@ __all__ = [
     "Api",
     "ApiSpec",
     "ApiVersions",
+    "AppendAtRequest",
+    "AppendAtResponse",
     "AppendOnceRequest",
     "AppendOnceResponse",
     "AppendRequest",

@@ -43,6 +43,8 @@ from penstock.messages.peers import (
     StopBrokerResponse,
 )
 from penstock.messages.records import (
+    AppendAtRequest,
+    AppendAtResponse,
     AppendOnceRequest,
     AppendOnceResponse,
     AppendRequest,
@@ -129,6 +131,7 @@ class Api(IntEnum):
     STAGE = 26
     PUBLISH_STAGED = 27
     LIST_PUBLISHED = 28
+    APPEND_AT = 29
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -160,7 +163,7 @@ class ApiSpec(NamedTuple):
 _TABLE = (
     ApiSpec(Api.HELLO, HelloRequest, HelloResponse, 1, 1, True),
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
-    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 1, True),
+    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 1, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
@@ -184,6 +187,7 @@ _TABLE = (
     ApiSpec(Api.STAGE, StageRequest, StageResponse, 1, 1, True),
     ApiSpec(Api.PUBLISH_STAGED, PublishStagedRequest, PublishStagedResponse, 1, 1, True),
     ApiSpec(Api.LIST_PUBLISHED, ListPublishedRequest, ListPublishedResponse, 1, 1, True),
+    ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

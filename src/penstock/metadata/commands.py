@@ -49,6 +49,7 @@ class CreateStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag=
     created_us: int
     assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; none: all on the first broker
     observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; none: none has any
+    intake: Intake = Intake.OPEN  # at the beginning
 
 
 class AlterStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):

@@ -54,6 +54,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "STAGE": 26,
         "PUBLISH_STAGED": 27,
         "LIST_PUBLISHED": 28,
+        "APPEND_AT": 29,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,
