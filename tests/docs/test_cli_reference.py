@@ -67,6 +67,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "stream",
             "bench",
             "group",
+            "import",
             "pipeline",
         )
     }

@@ -12,6 +12,7 @@ from penstock.cli import (
     demo,
     dump,
     groups,
+    import_jetstream,
     nats_config,
     pipeline,
     publish,
@@ -89,3 +90,6 @@ app.command("nats-config", cls=Command, rich_help_panel=DATA_PANEL, epilog=nats_
 )
 app.command("read", cls=Command, rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)
 app.command("relay", cls=Command, rich_help_panel=DATA_PANEL, epilog=relay.EXAMPLES)(relay.relay)
+app.command("import", cls=Command, rich_help_panel=DATA_PANEL, epilog=import_jetstream.EXAMPLES)(
+    import_jetstream.import_stream
+)
