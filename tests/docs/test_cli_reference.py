@@ -55,6 +55,8 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     others = {
         f"penstock {name}"
         for name in (
+            "backup",
+            "restore",
             "serve",
             "demo",
             "nats-config",

@@ -8,6 +8,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import (
+    backup,
     bench,
     demo,
     dump,
@@ -18,6 +19,7 @@ from penstock.cli import (
     publish,
     read,
     relay,
+    restore,
     serve,
     status,
     streams,
@@ -93,3 +95,5 @@ app.command("relay", cls=Command, rich_help_panel=DATA_PANEL, epilog=relay.EXAMP
 app.command("import", cls=Command, rich_help_panel=DATA_PANEL, epilog=import_jetstream.EXAMPLES)(
     import_jetstream.import_stream
 )
+app.command("backup", cls=Command, rich_help_panel=DATA_PANEL, epilog=backup.EXAMPLES)(backup.backup)
+app.command("restore", cls=Command, rich_help_panel=DATA_PANEL, epilog=restore.EXAMPLES)(restore.restore)
