@@ -46,6 +46,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "find",
             "forget-archive",
             "purge",
+            "copy",
             "pause",
             "resume",
             "read-only",

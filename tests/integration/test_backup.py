@@ -16,6 +16,7 @@ import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, ended, launched
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 
 TIMEOUT_S = 60
@@ -101,6 +102,7 @@ async def test_the_files_are_plain_arrow(tmp_path: Path) -> None:
         assert "access" in manifest
 
 
+@needs_time
 async def test_gaps_of_compaction_and_tombstones_come_back(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here = pair.here
@@ -133,6 +135,7 @@ def partition_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "penstock-backup.json").read_text())["streams"][0]["partitions"][0]
 
 
+@needs_time
 async def test_a_second_run_adds_only_what_has_come_since(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, folder = pair.here, tmp_path / "backup"
@@ -163,6 +166,7 @@ async def test_a_second_run_adds_only_what_has_come_since(tmp_path: Path) -> Non
         assert await rows_of(pair.there, "orders") == await rows_of(here, "orders")
 
 
+@needs_time
 async def test_what_is_killed_goes_on(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, there, folder = pair.here, pair.there, tmp_path / "backup"
@@ -224,6 +228,7 @@ async def test_damage_is_told_with_file_and_position_and_is_not_restored(tmp_pat
         assert await rows_of(pair.there, "orders") == await rows_of(pair.here, "orders")
 
 
+@needs_time
 async def test_nothing_is_mixed(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, there, folder = pair.here, pair.there, tmp_path / "backup"
@@ -270,6 +275,7 @@ async def test_empty_partitions_keep_where_they_are(tmp_path: Path) -> None:
         assert (await there.append("orders", [{"value": b"next"}]))[0].base_offset == 7
 
 
+@needs_time
 async def test_a_stream_that_was_made_anew_is_another_one_in_the_backup(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, folder = pair.here, tmp_path / "backup"
@@ -285,6 +291,7 @@ async def test_a_stream_that_was_made_anew_is_another_one_in_the_backup(tmp_path
         assert [one[4] for one in await rows_of(pair.there, "orders")] == [b"100", b"101", b"102"]
 
 
+@needs_time
 async def test_three_brokers_are_backed_up_while_a_leader_changes_and_restored_into_one(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with running_cluster(tmp_path) as cluster, running_broker(tmp_path / "new") as new:

@@ -17,6 +17,7 @@ import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker, running_nats
 from tests.cli_process import command, ended, launched
+from tests.extent import needs_time
 
 TIMEOUT_S = 60
 
@@ -100,6 +101,7 @@ async def test_every_message_is_where_it_was_and_gaps_are_gaps(tmp_path: Path) -
         assert said.startswith("imported 0 messages")
 
 
+@needs_time
 async def test_an_import_that_is_killed_goes_on_and_nothing_comes_twice(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await js.add_stream(StreamConfig(name="MANY", subjects=["many.*"]))
@@ -168,6 +170,7 @@ async def test_the_switch_loses_nothing_of_publishers_that_wait_for_acks(tmp_pat
         assert (await js.stream_info("ORDERS")).config.subjects == ["_moved_to_penstock.ORDERS"]
 
 
+@needs_time
 async def test_messages_that_a_consumer_would_take_are_left_where_they_are(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 50, retention=RetentionPolicy.WORK_QUEUE)
@@ -179,6 +182,7 @@ async def test_messages_that_a_consumer_would_take_are_left_where_they_are(tmp_p
         assert (await js.stream_info("ORDERS")).state.messages == 49
 
 
+@needs_time
 async def test_one_of_several_subjects_is_chosen(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await js.add_stream(StreamConfig(name="TWO", subjects=["a.*", "b.*"]))
@@ -195,6 +199,7 @@ async def test_one_of_several_subjects_is_chosen(tmp_path: Path) -> None:
         assert "that is not all" in errors
 
 
+@needs_time
 async def test_what_cannot_be_imported_is_said(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 5)

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from penstock import aio
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command, ended, launched
+from tests.extent import needs_time
 
 TIMEOUT_S = 60
 
@@ -100,6 +101,7 @@ async def test_subscribers_get_what_is_stored_with_headers_that_say_where_from(
     assert headers_of(second)["Penstock-Offset"] == "1"
 
 
+@needs_time
 async def test_a_range_and_a_rate(broker: BrokerProcess, client: aio.Client) -> None:
     await with_rows(client, "ranged", 100)
     async with subscribed(broker.nats_url, "fixed") as subscriber:
@@ -175,6 +177,7 @@ async def test_a_group_goes_on_where_it_was_killed_and_misses_nothing(
         assert len(await subscriber.all_so_far()) == found
 
 
+@needs_time
 async def test_what_nats_does_not_take_is_said_and_not_committed(tmp_path: Path) -> None:
     config = """
     max_payload: 4096
@@ -200,6 +203,7 @@ async def test_what_nats_does_not_take_is_said_and_not_committed(tmp_path: Path)
                 assert "b@" not in errors, "no password is shown"
 
 
+@needs_time
 async def test_a_nats_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "nats") as own,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import OperationalError
-from penstock.base.ids import PartitionId
-from penstock.cli import output
+from penstock.cli import output, placed_rows
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.cli.backup_files import GroupBackup, Manifest, PartitionBackup, StreamBackup
     from penstock.client.blocking import Client
     from penstock.client.placing import Placer
@@ -33,10 +29,6 @@ EXAMPLES = examples(
     "# one, to look at, beside the one that is there; it stays paused",
     "penstock restore /backups/penstock --stream orders --as orders-of-monday",
 )
-_PUT_BYTES = 4 << 20
-_PUT_TIMEOUT_S = 60.0
-# What would take rows away while they come; they get it once all is there.
-_LATER: dict[str, Any] = {"max_age_ms": None, "max_messages": None, "max_bytes": None, "compact": False}
 
 
 class Restored(NamedTuple):
@@ -128,7 +120,7 @@ class _Job(NamedTuple):
             there = self.client.stream(self.name, timeout=self.timeout_s)
             self._check(there)
             return there
-        return create_paused(self.client, self._config(_LATER), timeout=self.timeout_s)
+        return create_paused(self.client, self._config(placed_rows.LATER), timeout=self.timeout_s)
 
     def _config(self, changes: dict[str, Any]) -> Any:
         config = self.entry.config
@@ -157,7 +149,9 @@ class _Job(NamedTuple):
 
         done = rows = 0
         for partition in self.entry.partitions:
-            placer = Placer(self.client, info, partition.partition, timeout=max(self.timeout_s, _PUT_TIMEOUT_S))
+            placer = Placer(
+                self.client, info, partition.partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
+            )
             self._check_beginning(info, partition, placer)
             self._fill(placer, partition, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
@@ -171,9 +165,7 @@ class _Job(NamedTuple):
             if file.end_offset > placer.end:
                 backup_files.check_file(self.folder, partition, file)
         begin = max(placer.end, partition.log_start)
-        for joined, end in _joined(backup_files.batches(self.folder, partition, begin)):
-            placer.put(joined, end)
-            tell(end)
+        placed_rows.put(placer, backup_files.batches(self.folder, partition, begin), tell)
         if placer.end < partition.end:
             placer.begin_at(partition.end)  # nothing was kept of it
         placer.give_up_before(min(partition.log_start, placer.end))
@@ -202,39 +194,17 @@ class _Job(NamedTuple):
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
     def _compare(self, info: StreamInfo, partition: PartitionBackup) -> int:
-        """Row by row, by checksums that its leader counts; how many there are. OperationalError: they differ."""
         from penstock.cli import backup_files
-        from penstock.client.verifying import Verifier
         from penstock.commitlog.checksums import RangeSums
 
-        rate, leader = limits.RESTORE_VERIFY_BYTES_PER_S, info.partitions[partition.partition].leader_id
-        number = PartitionId(partition.partition)
-        verifier = Verifier(self.client, info, number, rate=rate, timeout_s=_PUT_TIMEOUT_S)
-        verifier.measure()
-        places = {place for one in verifier.replicas if not one.failure for place in (one.log_start, one.committed_end)}
-        sums = RangeSums(partition.log_start, partition.end, cuts=places)
-        for rows, _ in backup_files.batches(self.folder, partition, partition.log_start):
-            if rows.num_rows:
-                sums.add(rows)
-        expected = {one.begin: (one.rows, one.crcs) for one in sums.finish()}
-        count = sum(rows for rows, _ in expected.values())
-        if self.entry.config.allow_message_ttl or self.entry.config.allow_rollup:
-            return count  # rows go by themselves
-        verifier.verify(lambda _: None)
-        replica = next((one for one in verifier.replicas if leader in (None, one.broker_id)), verifier.replicas[0])
-        if replica.failure:
-            raise OperationalError(f"stream {info.name} cannot be compared with the backup: {replica.failure}")
-        found = {begin: (one.rows, tuple(one.crcs)) for begin, one in replica.sums.items() if one.rows}
-        if expected != found:
-            begin = min(one for one in {*expected, *found} if expected.get(one) != found.get(one))
-            raise OperationalError(f"stream {info.name} is not what the backup has, from offset {begin} on")
-        return count
+        places, sums = (partition.log_start, partition.end), RangeSums(partition.log_start, partition.end)
+        for _ in placed_rows.summed(backup_files.batches(self.folder, partition, partition.log_start), sums):
+            pass
+        return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
 
     def finish(self, info: StreamInfo, rows: int, groups: list[GroupBackup], *, paused: bool) -> Restored:
         """Give it the rest of its config, groups, and its state."""
-        config = self.entry.config
-        later = {field: getattr(config, field) for field in _LATER if getattr(config, field) != _LATER[field]}
-        if later:
+        if later := placed_rows.later(self.entry.config):
             self.client.alter_stream(info, timeout=self.timeout_s, **later)
         for group in groups:
             offsets = {int(partition): offset for partition, offset in group.offsets.items()}
@@ -252,24 +222,6 @@ class _Job(NamedTuple):
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:
     advance(before + end)
-
-
-def _joined(batches: Iterator[tuple[pa.RecordBatch, int]]) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Small batches put together: each is an append, which waits for the disk."""
-    import pyarrow as pa
-
-    waiting: list[pa.RecordBatch] = []
-    rows = size = end = 0
-    for batch, end in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-        if waiting and (size >= _PUT_BYTES or rows >= limits.BATCH_ROWS_MAX):
-            yield pa.concat_batches(waiting), end
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield pa.concat_batches(waiting), end
 
 
 def _say(restored: list[Restored], *, as_json: bool) -> None:
