@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock import __version__
+from penstock.access import User
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
@@ -33,11 +34,14 @@ from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.first_user import FILE, drawn_password, first_user
+from penstock.broker.guarding import ClusterSecret, Guarding
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
+from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
@@ -227,6 +231,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     listeners, client_address = bind(config.listen)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
     node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
+    guarding = _guarding(config, node, settings)
     driver = Driver(
         node,
         loop,
@@ -244,7 +249,10 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         open_files_max=open_files_max,
         process_of=node.process_of,
         disk_of=node.disk_of,
+        guard=guarding,
+        usage=Usage(node.access.quotas_of, driver.elapsed_us),
     )
+    guarding.connections_of = driver.server.connections_of.__getitem__
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
@@ -253,6 +261,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         driver.elapsed_us,
         random.random,
         failed=lambda error: _cannot_go_on(error, running),
+        guarding=guarding,
     )
     driver.do(step)
     running.driver = driver
@@ -269,6 +278,17 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster)
+
+
+def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
+    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
+    return Guarding(
+        node.access,
+        secret,
+        lambda: secrets.token_urlsafe(24),
+        cluster_id=lambda: node.cluster_id,
+        nats_urls=settings.nats_urls,
+    )
 
 
 def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
@@ -314,6 +334,9 @@ def _settings(
         voters=MappingProxyType({config.broker_id: str(address)} if alone else voters),
         join=tuple(map(str, config.join)),
         rack=config.rack,
+        proves_brokers=config.cluster_secret is not None,
+        requires_login=config.auth,
+        first_user=_first_user(config),
         address=str(address),
         data_dir=str(config.data_dir.resolve()),
         nats_urls=tuple(str(server) for server in servers),
@@ -325,6 +348,17 @@ def _settings(
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
     )
+
+
+def _first_user(config: BrokerConfig) -> Callable[[], User] | None:
+    def make() -> User:
+        password = config.admin_password
+        if password is None:
+            password, is_new = drawn_password(config.data_dir)
+            _log.info("%s the password of the user admin: %s", "drew" if is_new else "found", config.data_dir / FILE)
+        return first_user(password, wall_clock().wall_us, salt=secrets.token_bytes(limits.SALT_BYTES))
+
+    return make if config.auth else None
 
 
 def cluster_text(config: BrokerConfig) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import (
+    acl,
     backup,
     bench,
     demo,
@@ -23,10 +24,11 @@ from penstock.cli import (
     serve,
     status,
     streams,
+    users,
     verify,
 )
 from penstock.cli.help import Command, Group
-from penstock.cli.options import Debug, Globals, Server, examples
+from penstock.cli.options import CredentialsOption, Debug, Globals, Server, examples
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -67,6 +69,7 @@ def _version(wanted: bool) -> None:
 def globals_before_the_command(
     ctx: typer.Context,
     server: Server = None,
+    credentials: CredentialsOption = None,
     debug: Debug = False,
     version: Annotated[
         bool,
@@ -74,7 +77,7 @@ def globals_before_the_command(
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""
-    ctx.obj = Globals(server)
+    ctx.obj = Globals(server, credentials)
 
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
@@ -83,6 +86,8 @@ app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMP
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
+app.add_typer(users.app, name="user", rich_help_panel=BROKER_PANEL)
+app.add_typer(acl.app, name="acl", rich_help_panel=BROKER_PANEL)
 app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
 app.add_typer(groups.app, name="group", rich_help_panel=DATA_PANEL)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=DATA_PANEL)

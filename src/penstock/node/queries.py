@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.access.rules import refused_subject
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
@@ -208,6 +209,7 @@ class RowRules(NamedTuple):
     allows_ttls: bool
     allows_rollups: bool
     own: OwnKeys | None = None
+    allowed: tuple[str, ...] | None = None  # on which subjects whoever appends may; None: on all of the stream's
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
@@ -245,6 +247,14 @@ class RowRules(NamedTuple):
             text = "a message has a Nats-Rollup, and the stream does not allow that: see allow_rollup"
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
         return asked
+
+
+def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
+    """RemoteError not_authorized: a row is on a subject on which whoever appends it may not."""
+    subject = refused_subject(rows.column("subject").unique().to_pylist(), patterns)
+    if subject is not None:
+        text = f"nothing was stored: a row is on {subject!r}, and you may append only on {', '.join(patterns)}"
+        raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append", subject=subject)
 
 
 class CheckAppend:
@@ -291,6 +301,8 @@ class CheckAppend:
         asked = self.rules.check(rows)
         if self.rules.own is not None:
             self.rules.own.check(codec.check_rows(self.raw))
+        if self.rules.allowed is not None:
+            _check_allowed(codec.check_rows(self.raw), self.rules.allowed)
         self.asked = None if self._is_staged else asked
         self.message = codec.own_copy(self.raw)
         self.raw = b""

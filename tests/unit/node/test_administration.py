@@ -27,6 +27,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import FenceBroker, RegisterBroker
 from penstock.metadata.image import StreamState
+from penstock.node.access import Access
 from penstock.node.administration import Administration
 from penstock.node.confirmations import Done
 from penstock.node.peers import Peers
@@ -59,6 +60,7 @@ class World:
             info=lambda state: cast(StreamInfo, state),
             ready=lambda: self.alone.quorum.image.live_brokers() - self.silent,
             without_nats=frozenset,
+            access=Access(lambda: self.alone.quorum.image, lambda: 0),
         )
         for broker_id in broker_ids:
             command = RegisterBroker(
