@@ -45,8 +45,10 @@ async def two(folder: Path) -> AsyncIterator[Two]:
 
 
 async def rows_of(client: aio.Client, stream: str) -> list[tuple[object, ...]]:
-    table = await client.to_table(stream)
-    return [tuple(row.values()) for row in table.to_pylist()]
+    """All of them, partition by partition: they are read in turn, whoever answers first."""
+    rows = (await client.to_table(stream)).to_pylist()
+    rows.sort(key=lambda one: (one.get("partition", 0), one["offset"]))
+    return [tuple(one.values()) for one in rows]
 
 
 async def verify(folder: Path, *, code: int = 0) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -82,6 +83,15 @@ def copy(
             rich_help_panel=CONNECTION_PANEL,
         ),
     ] = None,
+    to_credentials: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-credentials",
+            metavar="FILE",
+            help="As --credentials, for that cluster.  Default: the same.",
+            rich_help_panel=CONNECTION_PANEL,
+        ),
+    ] = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -102,7 +112,8 @@ def copy(
         here, seconds = stack.enter_context(connected(ctx, server, timeout))
         there = here
         if to_server is not None:
-            there, _ = stack.enter_context(connected(ctx, to_server, timeout))
+            known = {} if to_credentials is None else {"credentials": to_credentials}
+            there, _ = stack.enter_context(connected(ctx, to_server, timeout, **known))
         info = here.stream(source, timeout=seconds)
         if to_server is None and source == target:
             raise typer.BadParameter("the copy needs another name, or another cluster (--to-server)")
@@ -211,11 +222,10 @@ class _Job(NamedTuple):
     def _check(self, made: StreamInfo, partition: int, placer: Placer) -> None:
         """The last row of the copy must be the source's."""
         from penstock.client.errors import MessageNotFound, OffsetOutOfRange
-        from penstock.client.values import datetime_of
 
-        known = self.there.stream(made.name, timeout=self.timeout_s).partitions[partition]
-        moment = datetime_of(known.last_timestamp_us or 0)
-        *_, last = self.there.messages(made, moment, partition=partition, timeout=self.timeout_s)
+        last = placed_rows.last_row(self.there, made, partition, self.timeout_s)
+        if last is None:
+            return
         with suppress(MessageNotFound):  # compacted, or expired, since it was copied
             try:
                 found = self.here.get(self.source, last.offset, partition=partition, timeout=self.timeout_s)

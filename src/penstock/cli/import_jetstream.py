@@ -11,7 +11,7 @@ import typer
 
 from penstock.base.config import Intake
 from penstock.base.errors import OperationalError
-from penstock.cli import jetstream_config, output
+from penstock.cli import jetstream_config, output, placed_rows
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.options import (
@@ -218,13 +218,12 @@ class _Job(NamedTuple):
 
     def _last_us(self, stream: StreamInfo, placer: Placer) -> int:
         """The time of the last message here, which must be what JetStream has there."""
-        from penstock.client.values import datetime_of
-
         if placer.start == placer.end:
             return 0
-        last_us = self.client.stream(stream.name, timeout=self.timeout_s).partitions[0].last_timestamp_us or 0
-        moment = datetime_of(last_us)
-        *_, last = self.client.messages(stream, moment, timeout=self.timeout_s)  # behind it there may be a gap
+        last = placed_rows.last_row(self.client, stream, 0, self.timeout_s)
+        if last is None:
+            return 0
+        last_us = last.timestamp_us
         stored = self.thread.run(self.js.get(self.source, last.offset + 1))
         # A time that went back there was raised here.
         if stored is not None and (stored.subject, max(stored.timestamp_us, last_us)) != (last.subject, last_us):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
     from penstock.client.blocking import Client
     from penstock.client.placing import Placer
+    from penstock.client.values import Message
     from penstock.commitlog.checksums import RangeSums
     from penstock.messages import StreamInfo
 
@@ -60,6 +61,17 @@ def _joined(batches: Batches) -> Batches:
             waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_batches(waiting), end
+
+
+def last_row(client: Client, info: StreamInfo, partition: int, timeout: float) -> Message | None:
+    """The last row of a partition, behind which there may be a gap; None: it holds none."""
+    from penstock.client.values import datetime_of
+
+    known = client.stream(info.name, timeout=timeout).partitions[partition]
+    moment, last = datetime_of(known.last_timestamp_us or 0), None
+    for last in client.messages(info, moment, partition=partition, timeout=timeout):  # noqa: B007 (the last one counts)
+        pass
+    return last
 
 
 def summed(batches: Batches, sums: RangeSums) -> Batches:

@@ -174,16 +174,15 @@ class _Job(NamedTuple):
         """What is there already must be the beginning of this backup."""
         from penstock.cli import backup_files
         from penstock.client.batches import messages_of
-        from penstock.client.values import datetime_of
 
         if placer.start == placer.end:
             return
         text = f"stream {info.name} holds something else than {self.folder}: nothing is mixed with it"
         if placer.end > partition.end:
             raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
-        known = self.client.stream(info.name, timeout=self.timeout_s).partitions[partition.partition]
-        moment = datetime_of(known.last_timestamp_us or 0)
-        *_, last = self.client.messages(info, moment, partition=partition.partition, timeout=self.timeout_s)
+        last = placed_rows.last_row(self.client, info, partition.partition, self.timeout_s)
+        if last is None:
+            return
         for rows, _ in backup_files.batches(self.folder, partition, last.offset):
             found = next(messages_of(rows.slice(0, 1)), None)
             if found is not None:
