@@ -45,7 +45,8 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "delete",
             "find",
             "forget-archive",
-            "truncate",
+            "purge",
+            "copy",
             "pause",
             "resume",
             "read-only",
@@ -55,6 +56,8 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     others = {
         f"penstock {name}"
         for name in (
+            "backup",
+            "restore",
             "serve",
             "demo",
             "certs",
@@ -62,6 +65,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "nats-config",
             "publish",
             "read",
+            "relay",
             "status",
             "dump",
             "verify",
@@ -70,6 +74,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "user",
             "acl",
             "group",
+            "import",
             "pipeline",
         )
     }

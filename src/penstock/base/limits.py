@@ -14,6 +14,12 @@ KEY_BYTES_MAX = 32 * KIB  # a key is an identity, not a document
 MESSAGE_BYTES_MAX = 64 * MIB  # a message is held whole in memory, several times; nats-server's default is 1 MiB
 MESSAGE_BYTES_DEFAULT = 8 * MIB
 OFFSET_MAX = 2**63 - 1
+APPEND_AT_END_MAX = 2**53
+"""Of offsets that are given: whoever reads JSON takes larger ones for others, and enough must be left to go on."""
+RESTORE_VERIFY_BYTES_PER_S = 1 << 30
+"""A stream that is compared with a backup is read no faster: nobody uses it yet."""
+APPEND_AT_AHEAD_MS = 60_000
+"""So far the times that are given may be ahead of the broker's clock: they are another machine's."""
 TTL_S_MAX = 9_000_000_000  # some 285 years: with it a timestamp stays one
 DEDUP_WINDOW_MS_DEFAULT = 120_000  # as JetStream
 DEDUP_IDS_DEFAULT = 1_000_000  # message ids kept of one partition: some 250 MB, where publishers send so many

@@ -20,6 +20,7 @@ from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
+    AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
     AppendResponse,
@@ -45,6 +46,7 @@ class Kind(Enum):
 _KINDS: dict[type[Request], Kind] = {
     AppendRequest: Kind.APPEND,
     AppendOnceRequest: Kind.APPEND,
+    AppendAtRequest: Kind.APPEND,
     StageRequest: Kind.APPEND,
     FetchRequest: Kind.FETCH,
     GetRequest: Kind.FETCH,

@@ -9,16 +9,20 @@ import typer
 from penstock import __version__
 from penstock.cli import (
     acl,
+    backup,
     bench,
     certs,
     demo,
     doctor,
     dump,
     groups,
+    import_jetstream,
     nats_config,
     pipeline,
     publish,
     read,
+    relay,
+    restore,
     serve,
     status,
     streams,
@@ -98,3 +102,9 @@ app.command("nats-config", cls=Command, rich_help_panel=DATA_PANEL, epilog=nats_
     nats_config.nats_config
 )
 app.command("read", cls=Command, rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)
+app.command("relay", cls=Command, rich_help_panel=DATA_PANEL, epilog=relay.EXAMPLES)(relay.relay)
+app.command("import", cls=Command, rich_help_panel=DATA_PANEL, epilog=import_jetstream.EXAMPLES)(
+    import_jetstream.import_stream
+)
+app.command("backup", cls=Command, rich_help_panel=DATA_PANEL, epilog=backup.EXAMPLES)(backup.backup)
+app.command("restore", cls=Command, rich_help_panel=DATA_PANEL, epilog=restore.EXAMPLES)(restore.restore)

@@ -93,12 +93,13 @@ def cli_reference() -> str:
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with its path, the program itself first."""
+    """Every command that is shown, with its path, the program itself first."""
 
     def below(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield path, command
         for name, child in getattr(command, "commands", {}).items():
-            yield from below((*path, name), child)
+            if not child.hidden:
+                yield from below((*path, name), child)
 
     yield from below(("penstock",), typer.main.get_command(app))
 

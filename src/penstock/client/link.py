@@ -28,6 +28,7 @@ from penstock.client.tls import plain
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamResponse,
+    AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
     AppendResponse,
@@ -73,6 +74,7 @@ CREATE_GRACE_S = 1.0
 """So much longer than the broker has, a client waits for it to say what it waited for in vain."""
 
 R = TypeVar("R", bound=Response)
+_Appending = AppendRequest | AppendAtRequest | AppendOnceRequest | StageRequest
 _Counted = AppendResponse | FetchResponse | GetResponse
 Answer = tuple[Response, bytes | memoryview]
 _Told = tuple[str, Exception | None]  # the broker at that address has said who leads, or why it does not
@@ -289,14 +291,14 @@ class Link:
         wait_ms = told.details.get("throttle_ms", 0) if isinstance(told, RemoteError) else told.throttle_ms
         wait_s = min(wait_ms, limits.THROTTLE_MS_MAX) / 1_000 if isinstance(wait_ms, int) and wait_ms > 0 else 0.001
         until_s = asyncio.get_running_loop().time() + wait_s
-        self._rests[address, isinstance(request, AppendRequest | AppendOnceRequest | StageRequest)] = until_s
+        self._rests[address, isinstance(request, _Appending)] = until_s
         return until_s
 
     async def _rest(self, address: str, request: Request, deadline_s: float) -> None:
         """Wait where this user is over a rate of that broker, for as long as there is time."""
         if not self._rests:
             return
-        is_append = isinstance(request, AppendRequest | AppendOnceRequest | StageRequest)
+        is_append = isinstance(request, _Appending)
         if not (is_append or isinstance(request, FetchRequest | GetRequest)):
             return
         now_s = asyncio.get_running_loop().time()
@@ -415,7 +417,9 @@ def _with_time_left(request: Request, left_s: float) -> Request:
 def _partition_of(request: Request) -> PartitionKey | None:
     """The partition whose leader answers; None: any broker does."""
     match request:
-        case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest() | AppendOnceRequest():
+        case FetchRequest() | GetRequest() | ListOffsetsRequest():
+            return PartitionKey(request.stream_id, request.partition)
+        case AppendRequest() | AppendOnceRequest() | AppendAtRequest():
             return PartitionKey(request.stream_id, request.partition)
         case ReportArchivedRequest():
             return PartitionKey(request.stream_id, request.partition)

@@ -94,6 +94,8 @@ from penstock.messages.peers import (
     UnreachableLeader,
 )
 from penstock.messages.records import (
+    AppendAtRequest,
+    AppendAtResponse,
     AppendOnceRequest,
     AppendOnceResponse,
     AppendRequest,
@@ -185,6 +187,8 @@ __all__ = [
     "Api",
     "ApiSpec",
     "ApiVersions",
+    "AppendAtRequest",
+    "AppendAtResponse",
     "AppendOnceRequest",
     "AppendOnceResponse",
     "AppendRequest",

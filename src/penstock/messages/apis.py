@@ -61,6 +61,8 @@ from penstock.messages.peers import (
     StopBrokerResponse,
 )
 from penstock.messages.records import (
+    AppendAtRequest,
+    AppendAtResponse,
     AppendOnceRequest,
     AppendOnceResponse,
     AppendRequest,
@@ -154,6 +156,7 @@ class Api(IntEnum):
     DELETE_USER = 33
     CHANGE_RULES = 34
     TEST_ACCESS = 35
+    APPEND_AT = 36
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -186,7 +189,7 @@ class ApiSpec(NamedTuple):
 _TABLE = (
     ApiSpec(Api.HELLO, HelloRequest, HelloResponse, 1, 1, True),
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
-    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 1, True),
+    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 1, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
@@ -217,6 +220,7 @@ _TABLE = (
     ApiSpec(Api.DELETE_USER, DeleteUserRequest, DeleteUserResponse, 1, 1, True),
     ApiSpec(Api.CHANGE_RULES, ChangeRulesRequest, ChangeRulesResponse, 1, 1, True),
     ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
+    ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -58,6 +58,7 @@ class CreateStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="c
     created_us: int
     assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; none: all on the first broker
     observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; none: none has any
+    intake: Intake = Intake.OPEN  # at the beginning
 
 
 class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):

@@ -117,6 +117,11 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.intake is Intake.OPEN
 
     @property
+    def may_grow(self) -> bool:
+        """Whether anything can be appended to it: messages, or while it is paused what has an offset of its own."""
+        return self.intake in (Intake.OPEN, Intake.PAUSED)
+
+    @property
     def queue(self) -> str | None:
         """The queue group of NATS in which its leaders listen: of a group of streams, or its own; None: in none."""
         if not self.config.competes:

@@ -18,7 +18,7 @@ nobody from then on. A stream of which somebody may do nothing is not there for 
 | report archived                        | `commit_offsets`                                                        |
 | fetch offsets, list groups             | the same, or `read`                                                     |
 | metadata, find streams                 | told of the streams with which something may be done                    |
-| status, verify                         | `admin`                                                                 |
+| status, verify, append at              | `admin`                                                                 |
 | users, rules                           | `admin`; of oneself: list, own credentials                              |
 """
 
@@ -39,6 +39,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
+    AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
     ChangeRulesRequest,
@@ -128,6 +129,7 @@ class Access:
             ChangeRulesRequest: self._administering,
             StatusRequest: self._administering,
             VerifyRequest: self._administering,
+            AppendAtRequest: self._administering,
         }
 
     @property

@@ -162,6 +162,7 @@ class Administration:
             created_us=now.wall_us,
             assignments=assignments,
             observers=self._place_observers(assignments, request.config.observers),
+            intake=request.intake,
         )
 
         def made(outcome: Outcome | RemoteError) -> None:

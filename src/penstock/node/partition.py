@@ -25,11 +25,9 @@ from penstock.base.config import Durability, Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, Producer
-from penstock.batch.header import MAY_HOLD_IDS, asked_flags
+from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
-from penstock.hot.rows import Asked
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules, refuse_all
 from penstock.ingest.dedup import Dedup
@@ -39,13 +37,12 @@ from penstock.ingest.published import PublishedRuns
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
-from penstock.node.closed import why_closed
 from penstock.node.dedup import is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.keys import Keys
 from penstock.node.meters import Traffic
 from penstock.node.step import Answers, Outbox, Step
-from penstock.node.wording import CODES, STORE_FAILED, in_doubt, label, not_appended
+from penstock.node.wording import STORE_FAILED, in_doubt, label
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
@@ -60,7 +57,7 @@ class Partition:
     """One partition here. An idle one is small: what it counts and what waits is made when needed."""
 
     __slots__ = (
-        "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
+        "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
         "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch",
         "leadership", "leads", "listened_us", "log", "meters", "producers", "published", "refusal", "rollup_at", "sid",
@@ -100,7 +97,7 @@ class Partition:
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
         self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
-        self._budget, self.meters, self.counters = budget, budget.meters, budget.counters
+        self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
@@ -285,7 +282,7 @@ class Partition:
 
     def ingest(self, group: Group, now: Now, step: Step, *, must: bool = False) -> bool:
         """Store what NATS delivered, or say why not; False, unless it `must`: something is read from the log first."""
-        admission = admitted(self, self._rules, self._budget, group, now, step, must=must)
+        admission = admitted(self, self._rules, self.budget, group, now, step, must=must)
         if admission is None:
             return False
         self._tell_refused(admission, step)
@@ -366,7 +363,7 @@ class Partition:
         except ShortageError as error:
             return acks.unavailable(str(error))
         except OperationalError as error:
-            self._note_refusal(error)
+            self.note_refusal(error)
             is_cut_back = self.log.state is not LogState.FENCED
             return acks.store_failed(str(error)) if is_cut_back else acks.outcome_unknown(str(error))
         self.impediment = ""
@@ -397,55 +394,6 @@ class Partition:
             step.publish.append(Answers(self.sid, commands, count, arrived_us))
             self.meters.acks_made += count
 
-    def append(
-        self,
-        caller: Hashable,
-        message: bytearray,
-        now: Now,
-        step: Step,
-        asked: Asked | None = None,
-        producer: Producer = NOBODY,
-        flags: int = 0,
-    ) -> None:
-        """Append our copy of a checked message, whole, whatever its ids; `caller` hears once it is committed."""
-        if (closed := why_closed(self, self._budget)) is not None:
-            error, reason = closed
-            step.answer(caller, RemoteError(CODES[reason], error.description))
-            return
-        base_offset = self.log.log_end
-        timestamp_us = self.timestamp_us(now)
-        header = codec.renumber(
-            message,
-            base_offset=base_offset,
-            timestamp_us=timestamp_us,
-            leader_epoch=self.leader_epoch,
-            flags=flags if asked is None else flags | asked_flags(asked),
-            producer=producer,
-        )
-        try:
-            self.log.append(message, header)
-        except OperationalError as error:
-            self._note_refusal(error)
-            step.answer(caller, not_appended(error, is_fenced=self.log.state is LogState.FENCED))
-            return
-        self.impediment = ""
-        if self.producers is not None:
-            self.producers.appended(header)
-        if self.published is not None:
-            self.published.appended(header)
-        if asked is not None and asked.ids and self.dedup is not None:
-            self.dedup.appended(asked.ids, base_offset, timestamp_us)
-        if asked is not None and asked.rollup_row >= 0:
-            self.rollup_at = base_offset + asked.rollup_row
-        if self.lasts is not None:
-            self.lasts.appended(message, base_offset)
-        self.traffic.stored(self.log.log_end - base_offset, len(message))
-        assert self.leadership is not None
-        self.leadership.appended(self.log.log_end, now.elapsed_us)
-        once, end, size = False if header.producer_id else None, self.log.log_end, len(message)
-        self.in_flight.add(Pending(base_offset, end, size, timestamp_us, None, caller, once, now.elapsed_us))
-        self.advance(step)
-
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
         """What is to be appended is there: `caller` hears where, once that is committed."""
         pending = Pending(place.base_offset, place.end_offset, 0, place.timestamp_us, None, caller, is_duplicate=True)
@@ -455,7 +403,8 @@ class Partition:
         else:  # behind all that waits already: so it stays in order
             self.in_flight.add(pending)
 
-    def _note_refusal(self, error: OperationalError) -> None:
+    def note_refusal(self, error: OperationalError) -> None:
+        """The log has not taken a batch."""
         if isinstance(error, StorageFullError):
             self.counters["disk_full"] += 1
         if not isinstance(error, ShortageError):

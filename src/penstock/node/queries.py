@@ -264,10 +264,16 @@ class CheckAppend:
     """
 
     def __init__(
-        self, raw: bytes | memoryview, rules: RowRules, producer: Producer = NOBODY, *, is_staged: bool = False
+        self,
+        raw: bytes | memoryview,
+        rules: RowRules,
+        producer: Producer = NOBODY,
+        *,
+        is_staged: bool = False,
+        keeps_numbers: bool = False,
     ) -> None:
         """`producer`: who asks for it to be appended once, or zeros. `is_staged`: nothing comes of what its rows ask
-        for before they are published.
+        for before they are published. `keeps_numbers`: its offsets and timestamps are meant.
         """
         self.raw = raw
         self.producer = producer
@@ -275,6 +281,7 @@ class CheckAppend:
         self.count = 0
         self.asked: Asked | None = None  # what its rows ask for
         self.rules = rules
+        self.keeps_numbers = keeps_numbers
         self._is_staged = is_staged
 
     def run(self) -> None:
@@ -286,6 +293,9 @@ class CheckAppend:
                 raise RemoteError(ErrorCode.BAD_REQUEST, f"{text} what it has stored, if the stream's config says so")
             self.count = header.count
             rows = codec.check_values(self.raw, file="the appended batch")
+            if self.keeps_numbers:
+                buffers = codec.buffers(self.raw)
+                codec.check_numbers(buffers[1], buffers[3], header, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
         asked = self.rules.check(rows)

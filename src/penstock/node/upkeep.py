@@ -386,7 +386,7 @@ class Upkeep:
         On a full disk it is read from meanwhile, and tries again with every tick.
         """
         leadership = partition.leadership
-        is_closed = partition.log.state is not LogState.WRITABLE or not partition.stream.takes
+        is_closed = partition.log.state is not LogState.WRITABLE or not partition.stream.may_grow
         if partition.leads or leadership is None or is_closed:
             return
         try:

@@ -61,6 +61,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "DELETE_USER": 33,
         "CHANGE_RULES": 34,
         "TEST_ACCESS": 35,
+        "APPEND_AT": 36,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,
