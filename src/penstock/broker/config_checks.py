@@ -8,10 +8,12 @@ from pathlib import Path
 from penstock.base.addresses import Address
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
 from penstock.broker.setting_values import as_reached
+from penstock.vfs.keys import KeyMistakeError, parse_keys
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
-SECRET_FILES = {"nats_password_file": "nats_password", "nats_token_file": "nats_token"}
+KEYS_FILE = {"encryption_keys_file": "encryption_keys"}
+SECRET_FILES = {"nats_password_file": "nats_password", "nats_token_file": "nats_token"} | KEYS_FILE
 """The setting of a file → the secret that is read from it."""
 
 
@@ -25,9 +27,12 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
             continue
         origin = given[file_name].origin
         secret = _read_secret(given[file_name].value, origin, mistakes)
+        if secret is None:
+            mistakes.without_value.add(name)
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = Given(secret or "?", origin)
     _check_cluster(given, mistakes)
+    _check_keys(given, mistakes)
     mistakes += [
         f"{given[name].origin}: is for several brokers on one machine; set brokers (--brokers)"
         for name in ("ports", "pin")
@@ -53,8 +58,22 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     mistakes += [
         f"{given[name].origin}: the embedded nats-server asks for none; set nats to the server that it is for"
         for file_name, name in SECRET_FILES.items()
-        if name in given and file_name not in given
+        if name.startswith("nats_") and name in given and file_name not in given
     ]
+
+
+def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about keys for what is encrypted."""
+    text = value_of(given, "encryption_keys")
+    if text is None:
+        if value_of(given, "encrypt_internal_streams"):
+            origin = given["encrypt_internal_streams"].origin
+            mistakes.append(f"{origin}: there are no keys to encrypt them with; set encryption_keys_file")
+    elif "encryption_keys" not in mistakes.without_value:
+        try:
+            parse_keys(text)
+        except KeyMistakeError as error:
+            mistakes.append(f"{given['encryption_keys'].origin}: {error}")
 
 
 def unprotected(listen: Address, *, insecure: bool) -> str | None:

@@ -22,17 +22,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from penstock import __version__
 from penstock.base import limits
 from penstock.base.addresses import Address
+from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.encryption import encrypted
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
@@ -225,8 +227,13 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
     listeners, client_address = bind(config.listen)
-    settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
-    node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
+    vfs = RealVfs(config.data_dir)
+    settings = replace(
+        _settings(config, running, servers, config.advertise or client_address, open_files_max),
+        encrypted=encrypted(vfs, config, loop),
+        internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
+    )
+    node = Node(vfs, settings, random.SystemRandom())
     driver = Driver(
         node,
         loop,

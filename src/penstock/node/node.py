@@ -148,7 +148,7 @@ class Node:
             settings.partition_in_flight_bytes_max,
             image=lambda: self._cluster.image,
         )
-        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, write=self._storing.append_to)
+        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, settings, write=self._storing.append_to)
         self._publishing = Publishing(
             self._outbox, self._cluster, self._find, lambda: self._now, write=self._storing.append_to
         )
