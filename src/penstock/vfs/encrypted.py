@@ -309,6 +309,11 @@ class EncryptedFile:
         """None: what the descriptor gives is of no use to anybody else."""
         return None
 
+    @property
+    def takes_work(self) -> bool:
+        """Yes: it is to be opened."""
+        return True
+
     def close(self) -> None:
         """Give the file back. Twice is fine."""
         self._inner.close()
