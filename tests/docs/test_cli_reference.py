@@ -66,11 +66,13 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "stream",
             "bench",
             "group",
+            "keys",
             "pipeline",
         )
     }
     pipeline = {f"penstock pipeline {name}" for name in ("archive", "audit", "replay", "run", "table")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
+    keys = {f"penstock keys {name}" for name in ("list", "new", "rewrap")}
     bench = {
         f"penstock bench {name}"
         for name in (
@@ -89,7 +91,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "throughput",
         )
     }
-    assert set(COMMANDS) == {"penstock"} | stream | others | groups | bench | pipeline
+    assert set(COMMANDS) == {"penstock"} | stream | others | groups | keys | bench | pipeline
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("penstock bench")])

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, dump, groups, nats_config, pipeline, publish, read, serve, status, streams, verify
+from penstock.cli import (
+    bench,
+    demo,
+    dump,
+    groups,
+    keys,
+    nats_config,
+    pipeline,
+    publish,
+    read,
+    serve,
+    status,
+    streams,
+    verify,
+)
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
 from penstock.hot import way
@@ -65,6 +79,7 @@ app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.E
 app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
+app.add_typer(keys.app, name="keys", rich_help_panel=BROKER_PANEL)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
 app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
 app.add_typer(groups.app, name="group", rich_help_panel=DATA_PANEL)

@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.hot.crc import crc32c
 from penstock.vfs import Buffer
-from penstock.vfs.keys import KEY_BYTES, EncryptionKeys, KeyMissingError
+from penstock.vfs.keys import ENCRYPTED_BEGIN, KEY_BYTES, EncryptionKeys, KeyMissingError
 
 SLOT_STEP_BYTES = 4_096  # so that what tears one slot leaves the other
 SLOTS = 2
@@ -47,7 +47,7 @@ NONCE_BYTES = 12
 FILE_ID_BYTES = 16
 PLAIN_BYTES_MAX = BLOCK_BYTES - BLOCK_HEADER_BYTES - OVERHEAD_BYTES  # in one block
 
-_MAGIC = b"PNSENC"
+_MAGIC = ENCRYPTED_BEGIN
 _VERSION = 1
 _AES_256_GCM = 1
 _BOUND = struct.Struct("<6sBBIB64s16s")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 KEY_BYTES = 32
 KEY_ID_BYTES_MAX = 64
 KEYS_MAX = 64
-ALGORITHM = "aes-256-gcm"
+ENCRYPTED_BEGIN = b"PNSENC"  # of every file that is encrypted
 
 _NO_KEY = getattr(errno, "ENOKEY", errno.EACCES)
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -111,6 +111,8 @@ def _parsed(line: str, number: int) -> tuple[str, bytes]:
 
 def new_key_line(key_id: str, random: Callable[[int], bytes]) -> str:
     """A line of a keys-file with a new key; KeyMistakeError if that is no id."""
+    if " " in key_id:
+        raise KeyMistakeError(f"{key_id!r} is no key id: it has letters, digits, '.', '_' and '-'")
     line = f"{key_id} {base64.b64encode(random(KEY_BYTES)).decode()}"
     _parsed(line, 1)
     return line
