@@ -178,6 +178,7 @@ class BrokerProcess(Child):
         self.data_dir = data_dir
         self.client_address = ""
         self.nats_url = ""
+        self.credentials: penstock.Credentials | None = None  # of `client`
         self.listen = "127.0.0.1:0"
         self.arguments = [*(("--nats", nats) if nats is not None else ("--nats-port", "0")), *arguments]
         self.environment = broker_environment(environment or {})
@@ -231,7 +232,7 @@ class BrokerProcess(Child):
 
     async def client(self, name: str = "test") -> aio.Client:
         """A client of it."""
-        return await aio.connect(self.client_address, name=name)
+        return await aio.connect(self.client_address, name=name, credentials=self.credentials)
 
 
 def broker_environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock import aio as aio
+    from penstock.access.proving import Credentials as Credentials
     from penstock.base.config import StreamConfig as StreamConfig
     from penstock.base.errors import (
         ConfigError as ConfigError,
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
         MessageNotFound as MessageNotFound,
     )
     from penstock.client.errors import (
+        NotAuthorized as NotAuthorized,
+    )
+    from penstock.client.errors import (
         NotEnoughReplicas as NotEnoughReplicas,
     )
     from penstock.client.errors import (
@@ -91,6 +95,9 @@ if TYPE_CHECKING:
     )
     from penstock.client.errors import (
         TimedOut as TimedOut,
+    )
+    from penstock.client.errors import (
+        Unauthenticated as Unauthenticated,
     )
     from penstock.client.errors import (
         Unavailable as Unavailable,
@@ -169,6 +176,9 @@ _MODULE_OF = {
     "LogTruncated": "penstock.client.errors",
     "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
+    "NotAuthorized": "penstock.client.errors",
+    "Unauthenticated": "penstock.client.errors",
+    "Credentials": "penstock.access.proving",
     "OffsetOutOfRange": "penstock.client.errors",
     "OutcomeUnknown": "penstock.client.errors",
     "NotEnoughReplicas": "penstock.client.errors",
@@ -242,6 +252,9 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "LogTruncated",
     "MemberFenced",
     "MessageNotFound",
+    "NotAuthorized",
+    "Unauthenticated",
+    "Credentials",
     "OffsetOutOfRange",
     "OutcomeUnknown",
     "NotEnoughReplicas",

@@ -59,6 +59,26 @@ PREFERRED_LEADER_INTERVAL_MS = 2_000  # between two looks at who could lead agai
 PREFERRED_ELECTIONS_MAX = 256  # at one look: each costs its publishers a moment
 ISR_REQUESTS_WAITING_MAX = 64  # of one broker, while a command with its changes is under way
 
+# Users
+USERS_MAX = 10_000
+USER_NAME_CHARS_MAX = 64
+CREDENTIALS_PER_USER_MAX = 16
+RULES_PER_USER_MAX = 256
+SALT_BYTES = 16
+PASSWORD_ITERATIONS = 600_000  # some 0.15 s of whoever tries a password; brokers do none of it
+PASSWORD_ITERATIONS_MIN = 100_000  # a client answers no broker that asks for fewer: it may be none
+PASSWORD_ITERATIONS_MAX = 10_000_000  # more would only keep a client busy
+USERS_PER_ANSWER_MAX = 200
+CLUSTER_SECRET_CHARS_MIN = 32
+CLUSTER_SECRET_ITERATIONS = 10_000  # some 2 ms: of a secret that nobody has to remember
+THROTTLE_MS_MAX = 60_000  # told at once; who comes back before his rate allows it is told again
+AUDIT_ACTS_KEPT = 10_000  # remembered by each broker, until they are written; some 5 MB
+AUDIT_ROWS_AT_ONCE = 1_000
+AUDIT_AGE_MS = 366 * 24 * 3_600_000
+AUDIT_SEGMENT_AGE_MS = 7 * 24 * 3_600_000
+LOGIN_MESSAGE_BYTES_MAX = 4 * KIB
+CREDENTIALS_FILE_BYTES_MAX = 4 * KIB
+
 # Batches and segments
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below
 BATCH_BYTES_MAX = 128 * MIB  # Arrow's 32-bit value offsets end at 2 GiB; memory is the tighter bound
@@ -252,6 +272,9 @@ WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyon
 REQUESTS_PER_TURN_MAX = 64  # of all connections, in one turn of the event loop: acks do not wait for more than that
 REQUEST_TURN_US_MAX = 2_000  # the same, as a time; a single request may take longer
 HELLO_TIMEOUT_MS = 5_000  # from the accept to the whole of it
+LOGIN_TIMEOUT_MS = 15_000  # from the accept to the end of a login: a slow machine takes its time with a password
+UNKNOWN_SHARE = 4  # of the connections one in so many may be of who has not logged in yet; then the oldest gives way
+LOGIN_COMPLAINT_INTERVAL_MS = 10_000  # between two log lines about logins that failed
 WRITE_QUEUE_PARTS_MAX = 256  # the same, counted: a part of a file holds it open
 WRITE_STALL_MS_MAX = 30_000  # a client that takes no byte for so long is cut off
 BROKER_BUFFER_BYTES_MAX = 256 * MIB  # of all connections: half-received frames, and answers that are held in memory

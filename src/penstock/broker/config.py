@@ -38,7 +38,18 @@ from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 
 # Variables of ours that are not settings of a broker.
-_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "PENSTOCK_SERVER", "PENSTOCK_DEBUG", "PENSTOCK_PLAIN"})
+_OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_VARIABLE,
+        "PENSTOCK_SERVER",
+        "PENSTOCK_CREDENTIALS",
+        "PENSTOCK_TOKEN",
+        "PENSTOCK_USER",
+        "PENSTOCK_PASSWORD",
+        "PENSTOCK_DEBUG",
+        "PENSTOCK_PLAIN",
+    }
+)
 # Kubernetes gives every container such variables for a service named "penstock" or "penstock-…".
 _KUBERNETES = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 _CONFIG_FILE_BYTES_MAX = 1024 * 1024
@@ -61,6 +72,7 @@ class BrokerConfig:
     listen: Address
     advertise: Address | None  # None: what `listen` came to, whatever `voters` say
     insecure: bool
+    auth: bool  # everybody has to log in, from the first start on
     broker_id: BrokerId
     voters: tuple[Voter, ...]  # empty: this broker is alone, or joins
     join: tuple[Address, ...]
@@ -84,6 +96,8 @@ class BrokerConfig:
     scrub_rate: int
     scrub_interval: int  # in ms
     disk_threads: int
+    admin_password: str | None = field(default=None, repr=False)
+    cluster_secret: str | None = field(default=None, repr=False)
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     shown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
@@ -205,6 +219,7 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         listen=value["listen"],
         advertise=value["advertise"],
         insecure=value["insecure"],
+        auth=value["auth"],
         broker_id=value["id"],
         voters=value["cluster"] or (),
         join=value["join"] or (),
@@ -228,6 +243,8 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         scrub_rate=value["scrub_rate"],
         scrub_interval=value["scrub_interval"],
         disk_threads=value["disk_threads"],
+        admin_password=value["admin_password"],
+        cluster_secret=value["cluster_secret"],
         origins=MappingProxyType({name: at.origin for name, at in given.items()}),
         shown=MappingProxyType(_shown(value, servers)),
     )

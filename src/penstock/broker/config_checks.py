@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
-from penstock.broker.setting_values import as_reached
+from penstock.broker.setting_values import as_reached, cluster_secret_advice
 from penstock.vfs.keys import KeyMistakeError, parse_keys
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
-KEYS_FILE = {"encryption_keys_file": "encryption_keys"}
-SECRET_FILES = {"nats_password_file": "nats_password", "nats_token_file": "nats_token"} | KEYS_FILE
+SECRET_FILES = {
+    "nats_password_file": "nats_password",
+    "nats_token_file": "nats_token",
+    "admin_password_file": "admin_password",
+    "cluster_secret_file": "cluster_secret",
+    "encryption_keys_file": "encryption_keys",
+}
 """The setting of a file → the secret that is read from it."""
 
 
@@ -29,6 +35,8 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
         secret = _read_secret(given[file_name].value, origin, mistakes)
         if secret is None:
             mistakes.without_value.add(name)
+        if name == "cluster_secret" and secret is not None and len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
+            mistakes.append(f"{origin}: {cluster_secret_advice(secret)}")
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = Given(secret or "?", origin)
     _check_cluster(given, mistakes)
@@ -38,7 +46,9 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
         for name in ("ports", "pin")
         if name in given and given[name].value and "brokers" not in given and "brokers" not in mistakes.without_value
     ]
-    if (mistake := unprotected(value_of(given, "listen"), insecure=value_of(given, "insecure"))) is not None:
+    _check_auth(given, mistakes)
+    is_safe = value_of(given, "insecure") or value_of(given, "auth")
+    if (mistake := unprotected(value_of(given, "listen"), insecure=is_safe)) is not None:
         mistakes.append(f"{origin_of(given, 'listen')}: {mistake}")
     if value_of(given, "partition_in_flight_bytes") > value_of(given, "broker_in_flight_bytes"):
         one, all_streams = (origin_of(given, name) for name in ("partition_in_flight_bytes", "broker_in_flight_bytes"))
@@ -76,14 +86,34 @@ def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
             mistakes.append(f"{given['encryption_keys'].origin}: {error}")
 
 
+def _check_auth(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about who has to prove what."""
+    if "admin_password" in given and not value_of(given, "auth"):
+        mistakes.append(f"{given['admin_password'].origin}: nobody has to log in; set auth (--auth)")
+    cluster, join = given.get("cluster"), given.get("join")
+    of_several = join if join is not None else cluster if cluster is not None and len(cluster.value) > 1 else None
+    if of_several is None or not value_of(given, "auth"):
+        return
+    if "cluster_secret" not in given and "cluster_secret" not in mistakes.without_value:
+        mistakes.append(
+            f"{of_several.origin}: where everybody has to log in, brokers prove to each other who they are; set "
+            "cluster_secret_file (--cluster-secret-file), the same for all"
+        )
+    if join is None and "admin_password" not in given and "admin_password" not in mistakes.without_value:
+        mistakes.append(
+            f"{of_several.origin}: the first start makes the user admin; set admin_password_file "
+            "(--admin-password-file), the same for all"
+        )
+
+
 def unprotected(listen: Address, *, insecure: bool) -> str | None:
     """Why a broker does not listen there, or None."""
     if listen.is_loopback or insecure:
         return None
     return (
-        f"{listen} can be reached from other machines, and there is no authentication: "
-        "whoever reaches it may read, write and delete everything. Listen on 127.0.0.1, or set insecure = true "
-        "(--insecure) if you trust the network in front of it"
+        f"{listen} can be reached from other machines, and nobody has to log in: whoever "
+        "reaches it may read, write and delete everything. Listen on 127.0.0.1, set auth = true (--auth), or "
+        "insecure = true (--insecure) if you trust the network in front of it"
     )
 
 

@@ -27,6 +27,7 @@ from penstock.broker.server import Server
 from penstock.hot.group import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
 from penstock.messages import JoinResponse, NatsStatus, Request, Response, StatusResponse
+from penstock.node.metadata_link import THE_BROKER
 from penstock.node.node import Node
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
@@ -148,7 +149,8 @@ class Driver:
             caller.connection.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"), None)
             return
         try:
-            self._node.request(caller, request, raw, self.now())
+            who = THE_BROKER if caller.connection.is_peer else caller.connection.who
+            self._node.request(caller, request, raw, self.now(), who)
         except Exception:  # noqa: BLE001 (reported, and answered)
             # A mistake in the program that one request has found: it must not take the other clients with it.
             _log.exception("a mistake in the program, found by a %s request of %s", caller.api, caller.connection.peer)
@@ -170,7 +172,7 @@ class Driver:
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Another broker can be asked."""
         self.carry_out()  # first: what was decided for an earlier connection to it is dropped with that one
-        self._node.peer_up(broker_id, self.now(), cluster_id)
+        self._node.peer_up(broker_id, self.now(), cluster_id, is_proven=self.peers.is_proven(broker_id))
         self.schedule()
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
@@ -307,7 +309,12 @@ class Driver:
             nats=nats,
             connections=len(self.server.connections) - len(self.server.peers),
             requests_in_flight=self.server.open_request_count,
-            counters=status.counters | ({"damaged_frames": damaged_frames} if damaged_frames else {}),
+            counters=status.counters
+            | _counted(
+                damaged_frames=damaged_frames,
+                failed_logins=self.server.failed_logins,
+                throttled=self.server.usage.throttled,
+            ),
         )
 
     # Disk threads
@@ -443,3 +450,7 @@ class Driver:
         await self.link.stop(int(left_s * 500))
         self._threads.close()
         return disk_answers
+
+
+def _counted(**counts: int) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}

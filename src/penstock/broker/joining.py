@@ -12,6 +12,7 @@ from typing import Protocol
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.broker.guarding import Guarding
 from penstock.broker.peer_connection import PeerConnection
 from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import PeerRequest
@@ -32,6 +33,7 @@ class Asking(Protocol):
     """Who asks."""
 
     hello: PeerHelloRequest
+    guarding: Guarding | None
 
     def elapsed_us(self) -> int:
         """The time."""
@@ -47,7 +49,7 @@ class _Attempt:
     def __init__(self, request: JoinRequest, asking: Asking) -> None:
         self._loop = asyncio.get_running_loop()
         self.said: asyncio.Future[JoinResponse] = self._loop.create_future()
-        self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us)
+        self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us, asking.guarding)
         self._request = request
 
     # PeerCalls

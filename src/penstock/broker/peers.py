@@ -24,6 +24,7 @@ from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
+from penstock.broker.guarding import Guarding
 from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState
 from penstock.messages import JoinResponse, PeerHelloRequest, Response
@@ -78,9 +79,11 @@ class Peers:
         *,
         failed: Callable[[BaseException], None],
         timing: Timing | None = None,
+        guarding: Guarding | None = None,
     ) -> None:
         """`failed` hears of a mistake in the program that has ended the care for a peer."""
         self.hello = hello
+        self.guarding = guarding
         self.damaged_frames = 0  # on the way to a peer or back; each has cost its connection
         self._owner = owner
         self._elapsed_us = elapsed_us
@@ -139,6 +142,11 @@ class Peers:
         for link in list(self._links.values()):
             if link.connection is not None:
                 link.connection.sweep()
+
+    def is_proven(self, broker_id: BrokerId) -> bool:
+        """Whether the broker at the other end of the connection to it has proved to be one of this cluster's."""
+        link = self._links.get(broker_id)
+        return link is not None and link.connection is not None and link.connection.is_proven
 
     def cut(self, broker_id: BrokerId, reason: str) -> None:
         """End the connection to that peer; it is made again."""
@@ -214,7 +222,7 @@ class Peers:
 
     def new_connection(self, link: _Link) -> PeerConnection:
         """One whose socket is still to be made."""
-        return PeerConnection(link.broker_id, self.hello, link, self._elapsed_us)
+        return PeerConnection(link.broker_id, self.hello, link, self._elapsed_us, self.guarding)
 
     def elapsed_us(self) -> int:
         """The time."""

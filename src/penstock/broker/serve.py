@@ -22,10 +22,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock import __version__
+from penstock.access import User
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.config import Encryption
@@ -35,11 +36,14 @@ from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.encryption import encrypted
+from penstock.broker.first_user import FILE, drawn_password, first_user
+from penstock.broker.guarding import ClusterSecret, Guarding
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
+from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
@@ -48,6 +52,7 @@ from penstock.messages import PeerHelloRequest
 from penstock.node.known import Known, known_brokers
 from penstock.node.node import Node
 from penstock.node.settings import Settings
+from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
 
 _log = logging.getLogger("penstock.broker")
@@ -228,12 +233,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         servers = parse_nats_urls(running.embedded.url)
     listeners, client_address = bind(config.listen)
     vfs = RealVfs(config.data_dir)
-    settings = replace(
-        _settings(config, running, servers, config.advertise or client_address, open_files_max),
-        encrypted=encrypted(vfs, config, loop),
-        internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
-    )
+    settings = _settings(config, running, vfs, servers, config.advertise or client_address, open_files_max)
     node = Node(vfs, settings, random.SystemRandom())
+    guarding = _guarding(config, node, settings)
     driver = Driver(
         node,
         loop,
@@ -251,7 +253,10 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         open_files_max=open_files_max,
         process_of=node.process_of,
         disk_of=node.disk_of,
+        guard=guarding,
+        usage=Usage(node.access.quotas_of, driver.elapsed_us),
     )
+    guarding.connections_of = driver.server.connections_of.__getitem__
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
@@ -260,6 +265,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         driver.elapsed_us,
         random.random,
         failed=lambda error: _cannot_go_on(error, running),
+        guarding=guarding,
     )
     driver.do(step)
     running.driver = driver
@@ -276,6 +282,17 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster)
+
+
+def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
+    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
+    return Guarding(
+        node.access,
+        secret,
+        lambda: secrets.token_urlsafe(24),
+        cluster_id=lambda: node.cluster_id,
+        nats_urls=settings.nats_urls,
+    )
 
 
 def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
@@ -304,7 +321,12 @@ def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
 
 
 def _settings(
-    config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address, open_files_max: int
+    config: BrokerConfig,
+    running: _Running,
+    vfs: Vfs,
+    servers: tuple[NatsServer, ...],
+    address: Address,
+    open_files_max: int,
 ) -> Settings:
     data_dir = running.data_dir
     alone = is_alone(config, running.known)
@@ -321,6 +343,9 @@ def _settings(
         voters=MappingProxyType({config.broker_id: str(address)} if alone else voters),
         join=tuple(map(str, config.join)),
         rack=config.rack,
+        proves_brokers=config.cluster_secret is not None,
+        requires_login=config.auth,
+        first_user=_first_user(config),
         address=str(address),
         data_dir=str(config.data_dir.resolve()),
         nats_urls=tuple(str(server) for server in servers),
@@ -331,7 +356,20 @@ def _settings(
         catch_up_bytes_per_s=config.catch_up_rate,
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
+        encrypted=encrypted(vfs, config, asyncio.get_running_loop()),
+        internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
     )
+
+
+def _first_user(config: BrokerConfig) -> Callable[[], User] | None:
+    def make() -> User:
+        password = config.admin_password
+        if password is None:
+            password, is_new = drawn_password(config.data_dir)
+            _log.info("%s the password of the user admin: %s", "drew" if is_new else "found", config.data_dir / FILE)
+        return first_user(password, wall_clock().wall_us, salt=secrets.token_bytes(limits.SALT_BYTES))
+
+    return make if config.auth else None
 
 
 def cluster_text(config: BrokerConfig) -> str:

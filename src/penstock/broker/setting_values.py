@@ -52,6 +52,22 @@ def read_text(value: object) -> str:
     return value
 
 
+def read_cluster_secret(value: object) -> str:
+    """A secret of some length."""
+    secret = read_text(value)
+    if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
+        raise ValueError(cluster_secret_advice(secret))
+    return secret
+
+
+def cluster_secret_advice(secret: str) -> str:
+    """What is wrong with one that is too short."""
+    return (
+        f"a secret of {len(secret)} characters can be guessed; have {limits.CLUSTER_SECRET_CHARS_MIN} or more drawn by "
+        "chance: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+    )
+
+
 def read_path(value: object) -> Path:
     """A file or folder; `~` is a home."""
     return Path(read_text(value)).expanduser()

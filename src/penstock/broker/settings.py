@@ -23,6 +23,7 @@ from penstock.broker.setting_values import (
     read_broker_count,
     read_broker_id,
     read_catch_up_rate,
+    read_cluster_secret,
     read_disk_thread_count,
     read_in_flight_bytes,
     read_listen_address,
@@ -93,7 +94,7 @@ _TABLE = (
         read_listen_address,
         Address("127.0.0.1", 7422),
         "HOST:PORT",
-        "Where clients connect; port 0 takes any free one. Beyond this machine only with `insecure`.",
+        "Where clients connect; port 0 takes any free one. Beyond this machine only with `auth`, or `insecure`.",
     ),
     Setting(
         "advertise",
@@ -107,9 +108,36 @@ _TABLE = (
         read_boolean,
         False,
         "",
-        "Listen beyond this machine although there is no authentication: whoever reaches the port may read, write "
-        "and delete everything.",
+        "Listen beyond this machine although nobody has to log in: whoever reaches the port may read, write and delete "
+        "everything.",
     ),
+    Setting(
+        "auth",
+        read_boolean,
+        False,
+        "",
+        "Have everybody log in, from the first start on. The first start makes the user admin, with the password of "
+        "`admin_password_file`, or with one that it writes into the data directory.",
+    ),
+    Setting(
+        "admin_password",
+        read_text,
+        None,
+        "TEXT",
+        "Password of the user admin, who is made where there are no users yet; later it counts for nothing.",
+        secret=True,
+    ),
+    Setting("admin_password_file", read_path, None, "FILE", "File that holds that password.", names_file=True),
+    Setting(
+        "cluster_secret",
+        read_cluster_secret,
+        None,
+        "TEXT",
+        "What all brokers of a cluster know and nobody else: at least 32 characters, drawn by chance. With it brokers "
+        "prove to each other who they are.",
+        secret=True,
+    ),
+    Setting("cluster_secret_file", read_path, None, "FILE", "File that holds that secret.", names_file=True),
     Setting(
         "id",
         read_broker_id,
@@ -196,7 +224,7 @@ _TABLE = (
         read_boolean,
         False,
         "",
-        "Encrypt the streams that Penstock makes for itself from now on, such as `__offsets`.",
+        "Encrypt the streams that Penstock makes for itself from now on, such as `__offsets`; all brokers need keys.",
     ),
     Setting("nats_user", read_text, None, "NAME", "User name for NATS."),
     Setting("nats_password", read_text, None, "TEXT", "Password for NATS.", secret=True),

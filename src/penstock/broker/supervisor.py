@@ -28,6 +28,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
+from penstock.broker.first_user import FILE, drawn_password, shared_secret
 from penstock.broker.handed import Handed
 from penstock.broker.keeper import Keeper, State
 from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
@@ -79,9 +80,16 @@ class _Supervisor:
             folder.release()
 
     def _planned(self, folder: MachineDir) -> list[BrokerConfig]:
-        configs, remembered = planned(self.config, folder.remembered)
+        config = self.config
+        configs, remembered = planned(config, folder.remembered)
         folder.remember(remembered)
-        return configs
+        if not config.auth or config.voters or config.join:  # then it is said what all machines know
+            return configs
+        secret, password = config.cluster_secret or shared_secret(folder.path), config.admin_password
+        if password is None:
+            password = drawn_password(folder.path)[0]
+            _log.info("the password of the user admin is in %s", folder.path / FILE)
+        return [replace(one, cluster_secret=secret, admin_password=password) for one in configs]
 
     def _told_to_stop(self) -> None:
         self._stopping.set()

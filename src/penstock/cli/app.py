@@ -8,6 +8,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import (
+    acl,
     bench,
     demo,
     dump,
@@ -20,10 +21,11 @@ from penstock.cli import (
     serve,
     status,
     streams,
+    users,
     verify,
 )
 from penstock.cli.help import Command, Group
-from penstock.cli.options import Debug, Globals, Server, examples
+from penstock.cli.options import CredentialsOption, Debug, Globals, Server, examples
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -64,6 +66,7 @@ def _version(wanted: bool) -> None:
 def globals_before_the_command(
     ctx: typer.Context,
     server: Server = None,
+    credentials: CredentialsOption = None,
     debug: Debug = False,
     version: Annotated[
         bool,
@@ -71,7 +74,7 @@ def globals_before_the_command(
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""
-    ctx.obj = Globals(server)
+    ctx.obj = Globals(server, credentials)
 
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
@@ -81,6 +84,8 @@ app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.E
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
 app.add_typer(keys.app, name="keys", rich_help_panel=BROKER_PANEL)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
+app.add_typer(users.app, name="user", rich_help_panel=BROKER_PANEL)
+app.add_typer(acl.app, name="acl", rich_help_panel=BROKER_PANEL)
 app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
 app.add_typer(groups.app, name="group", rich_help_panel=DATA_PANEL)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=DATA_PANEL)

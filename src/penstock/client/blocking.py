@@ -11,7 +11,6 @@ again. Calls, parameters and defaults are those of `client.aio`; a test compares
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import concurrent.futures
 import contextlib
@@ -29,13 +28,15 @@ from penstock.client.blocking_groups import Consumer, Groups
 from penstock.client.blocking_producer import Producer
 from penstock.client.blocking_staging import Staging
 from penstock.client.blocking_table import Table
+from penstock.client.blocking_users import Users
+from penstock.client.credentials import Given
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.known_producers import KnownProducer
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read_from import ReadFrom, Which
 from penstock.client.reading import answers
-from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
+from penstock.client.threads import LoopThread, PublishQueue, close_client
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
@@ -65,19 +66,19 @@ def connect(
     name: str = "penstock-python",
     rack: str | None = None,
     read_from: ReadFrom | Which = "leader",
+    credentials: Given = None,
     timeout: float = 10.0,
 ) -> Client:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
 
-    One broker is enough, and leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order,
-    so that the client comes up while one of them is down.
-    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
-    `read_from`: which replicas readers read from that do not say it themselves; `rack`: where this program runs, for
-    those that read from the nearest one.
-    Unavailable: no broker answers there. TimedOut: it does not answer in time.
+    One broker leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order.
+    `nats`: where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    `read_from`: which replicas readers read from; `rack`: where this program runs, for the nearest.
+    `credentials`: a file, or a `penstock.Credentials`; else those of the environment (PENSTOCK_CREDENTIALS, …).
+    Unavailable: no broker answers there. TimedOut: not in time. Unauthenticated: it does not let in who shows them.
     """
-    reads: dict[str, Any] = {"rack": rack, "read_from": read_from}
-    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout, **reads)
+    reads: dict[str, Any] = {"rack": rack, "read_from": read_from, "credentials": credentials, "timeout": timeout}
+    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, **reads)
     thread = LoopThread()
     try:
         client = thread.run(opening.open())
@@ -105,6 +106,7 @@ class Client:
         self._thread = thread
         self.groups = Groups(client.groups, thread)
         self.staging = Staging(client.staging, thread)
+        self.users = Users(client.users, thread)
         self._publishes = PublishQueue(client, thread)
         _open_clients.add(self)
         self._forgotten = weakref.finalize(self, thread.stop_after, client.close)
@@ -134,7 +136,7 @@ class Client:
         self._forgotten.detach()
         if self._thread.is_running:
             with contextlib.suppress(OperationalError, TimeoutError):
-                self._thread.run(_close_client(self._client))
+                self._thread.run(close_client(self._client))
             self._thread.stop()
 
     # Streams
@@ -493,8 +495,3 @@ class Client:
             if thread.is_running:
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                     thread.loop.call_soon_threadsafe(close_soon, source)
-
-
-async def _close_client(client: aio.Client) -> None:
-    async with asyncio.timeout(JOIN_S):
-        await client.close()

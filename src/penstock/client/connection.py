@@ -9,19 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import secrets
 import socket
 import sys
 import termios
 from collections import deque
 
+import msgspec
+
+from penstock.access.proving import Credentials
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.addresses import parse_server
+from penstock.client.credentials import Show
 from penstock.client.errors import TimedOut, Unavailable, specific
-from penstock.messages import HelloResponse, Request, Response
+from penstock.messages import AuthenticateRequest, AuthenticateResponse, HelloResponse, Request, Response
 from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session, SessionState
 
 Raw = bytes | bytearray | memoryview
+_NO_CREDENTIALS = (
+    "the broker at {} has everybody log in: give credentials (credentials=, --credentials FILE before the command, or "
+    "PENSTOCK_CREDENTIALS)"
+)
 
 
 class ConnectionLost(Unavailable):
@@ -73,6 +82,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(self._session.hello(self._loop.time(), deadline_s))
         self._set_timer()
         return await self._ready
+
+    async def log_in(self, credentials: Credentials, hello: HelloResponse, deadline_s: float) -> HelloResponse:
+        """Prove who is here; what the broker tells then. RemoteError unauthenticated; OperationalError: a bad seed."""
+        proof = credentials.proof(lambda: secrets.token_urlsafe(24))
+        first = AuthenticateRequest(mechanism=proof.mechanism, data=proof.first())
+        challenge, _ = await self.call(first, b"", deadline_s)
+        assert isinstance(challenge, AuthenticateResponse)
+        # Of a password this takes a tenth of a second and more.
+        final = await self._loop.run_in_executor(None, proof.prove, challenge.data)
+        done, _ = await self.call(AuthenticateRequest(mechanism=proof.mechanism, data=final), b"", deadline_s)
+        assert isinstance(done, AuthenticateResponse)
+        proof.check(done.data)
+        return msgspec.structs.replace(hello, cluster_id=done.cluster_id, nats_urls=done.nats_urls)
 
     async def call(self, request: Request, raw: Raw, deadline_s: float) -> tuple[Response, bytes | memoryview]:
         """The answer and its raw part. RemoteError if refused or too late, ConnectionLost if the connection ended."""
@@ -243,8 +265,13 @@ class Connection(asyncio.BufferedProtocol):
             self._set_timer()
 
 
-async def open_connection(server: str, session: Session, deadline_s: float) -> tuple[Connection, HelloResponse]:
-    """A connection on which hello has been said. Unavailable, TimedOut or RemoteError say why there is none."""
+async def open_connection(
+    server: str, session: Session, deadline_s: float, show: Show = lambda: None
+) -> tuple[Connection, HelloResponse]:
+    """A connection on which hello has been said, and somebody has logged in where that is asked.
+
+    Unavailable, TimedOut or RemoteError say why there is none; OperationalError: the credentials cannot be read.
+    """
     host, port = parse_server(server)
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
@@ -260,11 +287,17 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
             await loop.create_connection(make, host, port)
             assert connection is not None
             hello = await connection.say_hello(deadline_s + 1)
+            if hello.mechanisms:
+                if (credentials := show()) is None:
+                    raise RemoteError(ErrorCode.UNAUTHENTICATED, _NO_CREDENTIALS.format(server))
+                hello = await connection.log_in(credentials, hello, deadline_s)
         is_greeted = True
         return connection, hello
     except TimeoutError:
         raise TimedOut(f"the broker at {server} did not answer in time") from None
     except RemoteError as error:
+        if error.code == ErrorCode.UNAUTHENTICATED:
+            raise specific(error) from None
         if error.code in (ErrorCode.BAD_FRAME, ErrorCode.TOO_LARGE):
             text = f"what listens at {server} does not speak Penstock's protocol: {error.message}"
             raise RemoteError(error.code, text) from None

@@ -9,6 +9,24 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from penstock.messages.access import (
+    AlterUserRequest,
+    AlterUserResponse,
+    AuthenticateRequest,
+    AuthenticateResponse,
+    AwaitMetadataRequest,
+    AwaitMetadataResponse,
+    ChangeRulesRequest,
+    ChangeRulesResponse,
+    CreateUserRequest,
+    CreateUserResponse,
+    DeleteUserRequest,
+    DeleteUserResponse,
+    ListUsersRequest,
+    ListUsersResponse,
+    TestAccessRequest,
+    TestAccessResponse,
+)
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
     CommitOffsetsRequest,
@@ -129,6 +147,13 @@ class Api(IntEnum):
     STAGE = 26
     PUBLISH_STAGED = 27
     LIST_PUBLISHED = 28
+    AUTHENTICATE = 29
+    LIST_USERS = 30
+    CREATE_USER = 31
+    ALTER_USER = 32
+    DELETE_USER = 33
+    CHANGE_RULES = 34
+    TEST_ACCESS = 35
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -144,6 +169,7 @@ class Api(IntEnum):
     REPLICA_RANGE = 75
     MARK_KEYS = 76
     MESSAGE_IDS = 77
+    AWAIT_METADATA = 78
 
 
 class ApiSpec(NamedTuple):
@@ -184,6 +210,13 @@ _TABLE = (
     ApiSpec(Api.STAGE, StageRequest, StageResponse, 1, 1, True),
     ApiSpec(Api.PUBLISH_STAGED, PublishStagedRequest, PublishStagedResponse, 1, 1, True),
     ApiSpec(Api.LIST_PUBLISHED, ListPublishedRequest, ListPublishedResponse, 1, 1, True),
+    ApiSpec(Api.AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, 1, 1, False),
+    ApiSpec(Api.LIST_USERS, ListUsersRequest, ListUsersResponse, 1, 1, True),
+    ApiSpec(Api.CREATE_USER, CreateUserRequest, CreateUserResponse, 1, 1, True),
+    ApiSpec(Api.ALTER_USER, AlterUserRequest, AlterUserResponse, 1, 1, True),
+    ApiSpec(Api.DELETE_USER, DeleteUserRequest, DeleteUserResponse, 1, 1, True),
+    ApiSpec(Api.CHANGE_RULES, ChangeRulesRequest, ChangeRulesResponse, 1, 1, True),
+    ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),
@@ -198,6 +231,7 @@ _TABLE = (
     ApiSpec(Api.REPLICA_RANGE, ReplicaRangeRequest, ReplicaRangeResponse, 1, 1, True),
     ApiSpec(Api.MARK_KEYS, MarkKeysRequest, MarkKeysResponse, 1, 1, True),
     ApiSpec(Api.MESSAGE_IDS, MessageIdsRequest, MessageIdsResponse, 1, 1, True),
+    ApiSpec(Api.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

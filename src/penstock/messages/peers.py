@@ -233,6 +233,8 @@ class ForwardRequest(Request, frozen=True, kw_only=True):
 
     api: Int32Field
     version: Int32Field
+    user: str = ""  # who asks, where somebody had to log in; "$broker": the sender itself
+    user_index: Int64Field = 0  # of the user
 
 
 class ForwardResponse(Response, frozen=True, kw_only=True):

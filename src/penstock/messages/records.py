@@ -93,6 +93,7 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     raw_crc: CrcField | None = None
     last_epoch: LeaderEpochField | None = None
     behind_us: Int64Field | None = None
+    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
 
 
 class GetRequest(Request, frozen=True, kw_only=True):
@@ -113,6 +114,7 @@ class GetResponse(Response, frozen=True, kw_only=True):
     committed_end: OffsetField
     format_version: Int32Field
     leader_epoch: LeaderEpochField
+    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
 
 
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
@@ -185,6 +187,7 @@ class AppendResponse(Response, frozen=True, kw_only=True):
     timestamp_us: TimestampField
     leader_epoch: LeaderEpochField
     fsynced: bool
+    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
 
 
 class AppendOnceResponse(AppendResponse, frozen=True, kw_only=True):

@@ -55,6 +55,8 @@ class HelloResponse(Response, frozen=True, kw_only=True):
     nats_urls: tuple[str, ...] = ()  # for publishers; without credentials
     api_versions: tuple[ApiVersions, ...] = ()
     limits: BrokerLimits = BrokerLimits()
+    mechanisms: tuple[str, ...] = ()  # one of which the client logs in with before anything else; none: it need not
+    proves_brokers: bool = False  # whether it knows a secret of the cluster, and asks other brokers for it
 
 
 class StatusRequest(Request, frozen=True, kw_only=True):

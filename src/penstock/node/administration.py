@@ -33,6 +33,7 @@ from penstock.messages import (
     MarkKeysResponse,
     ReportArchivedRequest,
     ReportArchivedResponse,
+    Request,
     Response,
     SetIntakeRequest,
     SetIntakeResponse,
@@ -45,6 +46,7 @@ from penstock.messages import (
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
+    Command,
     CreateStream,
     DeleteStream,
     MarkKeys,
@@ -62,6 +64,7 @@ from penstock.metadata.streams import (
     created_config,
     replicas_wanted,
 )
+from penstock.node.access import Access
 from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.internal import staged_config
 from penstock.node.metadata_link import Administrative
@@ -101,6 +104,7 @@ class Administration:
         *,
         await_here: WaitFor,
         info: Callable[[StreamState], StreamInfo],
+        access: Access,
     ) -> None:
         self._quorum = quorum
         self._peers = peers
@@ -109,33 +113,29 @@ class Administration:
         self._clock = clock
         self._await_here = await_here
         self._info = info
+        self._access = access
         self._creations: list[_Creation] = []
+        self._handlers: dict[type[Request], Callable[[Any, Done], None]] = {
+            CreateStreamRequest: self._create,
+            AlterStreamRequest: self._alter,
+            SetIntakeRequest: self._set_intake,
+            TruncateRequest: self._truncate,
+            StagedStreamRequest: self._make_staged,
+            ReportArchivedRequest: self._report_archived,
+            DeleteStreamRequest: self._delete,
+        }
 
     @property
     def _image(self) -> ClusterImage:
         return self._quorum.image
 
-    def handle(
-        self,
-        request: Administrative,
-        done: Done,
-    ) -> None:
-        """Do what a client asks; `done` hears it once."""
+    def _propose(self, command: Command, done: Callable[[Outcome | RemoteError], None]) -> None:
+        self._quorum.propose(self._access.signed(command), done)
+
+    def handle(self, request: Administrative, done: Done) -> None:
+        """Do what a client asks, who may; `done` hears it once."""
         try:
-            if isinstance(request, CreateStreamRequest):
-                self._create(request, done)
-            elif isinstance(request, AlterStreamRequest):
-                self._alter(request, done)
-            elif isinstance(request, SetIntakeRequest):
-                self._set_intake(request, done)
-            elif isinstance(request, TruncateRequest):
-                self._truncate(request, done)
-            elif isinstance(request, StagedStreamRequest):
-                self._make_staged(request, done)
-            elif isinstance(request, ReportArchivedRequest):
-                self._report_archived(request, done)
-            else:
-                self._delete(request, done)
+            self._handlers[type(request)](request, done)
         except RemoteError as error:
             done(error)
 
@@ -165,7 +165,7 @@ class Administration:
             assert outcome.stream is not None
             self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
 
-        self._quorum.propose(command, made)
+        self._propose(command, made)
 
     def _make_staged(self, request: StagedStreamRequest, done: Done) -> None:
         """A stream for what is staged for another one, on the very replicas of that."""
@@ -211,7 +211,7 @@ class Administration:
         command = CreateStream(
             config=staged_config(target.stream_id, target.config), created_us=now.wall_us, assignments=assignments
         )
-        self._quorum.propose(command, made)
+        self._propose(command, made)
 
     def _wait(self, state: StreamState, done: Done, deadline_us: int, *, is_new: bool) -> None:
         self._wait_for_all(
@@ -289,7 +289,7 @@ class Administration:
             )
             creation.done(RemoteError(error.code, text))
 
-        self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
+        self._propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
 
     # Pause, resume, seal
 
@@ -305,7 +305,7 @@ class Administration:
             assert outcome.stream is not None
             self._wait_for_all(outcome.stream, done, deadline_us, lambda info: SetIntakeResponse(stream=info))
 
-        self._quorum.propose(SetIntake(stream_id=state.stream_id, intake=request.intake, since_us=now.wall_us), changed)
+        self._propose(SetIntake(stream_id=state.stream_id, intake=request.intake, since_us=now.wall_us), changed)
 
     # Alter, truncate, delete
 
@@ -331,7 +331,7 @@ class Administration:
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
         command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
-        self._quorum.propose(command, altered)
+        self._propose(command, altered)
 
     # More partitions
 
@@ -377,7 +377,7 @@ class Administration:
             observers=observers,
             range_bounds=range_bounds,
         )
-        self._quorum.propose(command, added)
+        self._propose(command, added)
 
     def mark_keys(self, request: MarkKeysRequest, done: Done) -> None:
         """A partition's leader has committed all that it has of the keys which left it."""
@@ -393,7 +393,7 @@ class Administration:
             end_offset=request.end_offset,
             marked_us=request.marked_us,
         )
-        self._quorum.propose(command, marked)
+        self._propose(command, marked)
 
     def _truncate(self, request: TruncateRequest, done: Done) -> None:
         if request.leader_epoch is None:
@@ -408,7 +408,7 @@ class Administration:
             leader_epoch=request.leader_epoch,
             before=request.before,
         )
-        self._quorum.propose(command, truncated)
+        self._propose(command, truncated)
 
     def _report_archived(self, request: ReportArchivedRequest, done: Done) -> None:
         if request.leader_epoch is None:
@@ -430,7 +430,7 @@ class Administration:
             archive=request.archive,
             end_offset=request.end_offset,
         )
-        self._quorum.propose(command, reported)
+        self._propose(command, reported)
 
     def _delete(self, request: DeleteStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
@@ -438,7 +438,7 @@ class Administration:
         def deleted(outcome: Outcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else DeleteStreamResponse(stream_id=state.stream_id))
 
-        self._quorum.propose(DeleteStream(stream_id=state.stream_id), deleted)
+        self._propose(DeleteStream(stream_id=state.stream_id), deleted)
 
     def _named(self, name: str, stream_id: int | None) -> StreamState:
         state = self._image.by_name(name)

@@ -51,6 +51,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import ClusterImage
+from penstock.node.access import Access
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
 from penstock.node.group_members import GroupMembers, Rows
@@ -124,6 +125,7 @@ class GroupOffsets:
         cluster: Cluster,
         find: Finder,
         settings: Settings,
+        access: Access,
         *,
         write: Callable[[Partition, Inside, bytearray], None],
     ) -> None:
@@ -132,6 +134,7 @@ class GroupOffsets:
         self._cluster = cluster
         self._find = find
         self._encryption = settings.internal_encryption
+        self._access = access
         self._write = write
         self._kept: dict[PartitionKey, _Kept] = {}
         self.handlers: dict[type, Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
@@ -251,6 +254,7 @@ class GroupOffsets:
                 members=kept.members.count(group, now.elapsed_us),
             )
             for group, stream_id, count in found
+            if self._access.may_see_group(self._image.streams.get(StreamId(stream_id)), group)
         )
         self._outbox.reply(caller, ListGroupsResponse(groups=groups))
 

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.access.rules import refused_subject
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
@@ -208,6 +209,7 @@ class RowRules(NamedTuple):
     allows_ttls: bool
     allows_rollups: bool
     own: OwnKeys | None = None
+    allowed: tuple[str, ...] | None = None  # on which subjects whoever appends may; None: on all of the stream's
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
@@ -247,6 +249,14 @@ class RowRules(NamedTuple):
         return asked
 
 
+def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
+    """RemoteError not_authorized: a row is on a subject on which whoever appends it may not."""
+    subject = refused_subject(rows.column("subject").unique().to_pylist(), patterns)
+    if subject is not None:
+        text = f"nothing was stored: a row is on {subject!r}, and you may append only on {', '.join(patterns)}"
+        raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append", subject=subject)
+
+
 class CheckAppend:
     """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules.
 
@@ -281,6 +291,8 @@ class CheckAppend:
         asked = self.rules.check(rows)
         if self.rules.own is not None:
             self.rules.own.check(codec.check_rows(self.raw))
+        if self.rules.allowed is not None:
+            _check_allowed(codec.check_rows(self.raw), self.rules.allowed)
         self.asked = None if self._is_staged else asked
         self.message = codec.own_copy(self.raw)
         self.raw = b""

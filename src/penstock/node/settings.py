@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from penstock.access import User
 from penstock.base import limits
 from penstock.base.config import Encryption
 from penstock.base.ids import BrokerId
@@ -27,6 +28,9 @@ class Settings:
     voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first ones: HOST:PORT
     join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join
     rack: str | None = None
+    proves_brokers: bool = False  # it knows the secret of its cluster
+    first_user: Callable[[], User] | None = None  # who is made where there are none
+    requires_login: bool = False  # also while the cluster has no users, or this broker has not heard of them
     address: str = ""  # HOST:PORT told to clients and to other brokers
     data_dir: str = ""  # for people only
     nats_urls: tuple[str, ...] = ()  # for publishers, without credentials

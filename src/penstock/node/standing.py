@@ -35,6 +35,9 @@ from penstock.messages import (
     UnreachableLeader,
 )
 from penstock.metadata.image import BrokerState
+from penstock.node.observer import Place
+from penstock.node.runs import Runs
+from penstock.node.settings import Settings
 
 Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
 """Asks the metadata leader, wherever it is."""
@@ -213,3 +216,20 @@ class Standing:
         while self._answered and self._answered[0][1] <= applied:
             sent_us, _ = self._answered.popleft()
             self._heard_us = max(self._heard_us, sent_us)
+
+
+def registration(settings: Settings, runs: Runs, stopped: Incarnation | None, begins: Place) -> RegisterBrokerRequest:
+    """How a start asks to be registered; its metadata ends at `begins`, and run `stopped` stopped cleanly before it."""
+    return RegisterBrokerRequest(
+        broker_id=settings.broker_id,
+        data_dir_id=settings.data_dir_id,
+        address=settings.address,
+        rack=settings.rack,
+        broker_version=settings.broker_version,
+        clean_stop=stopped is not None,
+        run_before=stopped or 0,
+        process=runs.process,
+        runs=runs.names,
+        log_index=begins.log_index,
+        raft_term=begins.raft_term,
+    )

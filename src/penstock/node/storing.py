@@ -28,6 +28,7 @@ from penstock.messages import (
     StageResponse,
 )
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.node.access import Access
 from penstock.node.appends import Appends
 from penstock.node.enquiries import Handler
 from penstock.node.finding import Finder
@@ -54,6 +55,7 @@ class Storing:
         bytes_max: int,
         *,
         image: Callable[[], ClusterImage],
+        access: Access,
     ) -> None:
         self.appends = Appends(outbox, bytes_max, store=self._store)
         self._outbox = outbox
@@ -61,6 +63,7 @@ class Storing:
         self._replicas = replicas
         self._clock = clock
         self._image = image
+        self._access = access
         self._producers = KnownProducers(outbox, clock, known=self.appends.go_on)
         self.handlers: Mapping[type[Request], Handler] = {
             AppendRequest: self._append,
@@ -71,7 +74,8 @@ class Storing:
 
     def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        rules = _rules_of(partition.stream, partition.key.partition)
+        allowed = self._access.appended_subjects(partition.stream)
+        rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
         self.appends.add(caller, partition.key, CheckAppend(raw, rules, _producer_of(request)))
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:

@@ -27,6 +27,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import FenceBroker, RegisterBroker
 from penstock.metadata.image import StreamState
+from penstock.node.access import Access
 from penstock.node.administration import Administration
 from penstock.node.confirmations import Done
 from penstock.node.peers import Peers
@@ -59,6 +60,7 @@ class World:
             lambda: self.now,
             await_here=lambda stream_id, deadline_us, done, intake_us: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
+            access=Access(lambda: self.alone.quorum.image, lambda: 0),
         )
         for broker_id in broker_ids:
             command = RegisterBroker(
