@@ -320,9 +320,9 @@ class EncryptedFile:
 
 
 class _Blocks:
-    """The blocks of a file as it is now; some are read at once."""
+    """The blocks of a file as it is now; some are read at once. What was seen of it counts, whatever becomes of it."""
 
-    __slots__ = ("_at_once", "_data", "_file", "_first", "_opener", "count", "size")
+    __slots__ = ("_at_once", "_begins", "_data", "_file", "_first", "_opener", "count", "size")
 
     def __init__(self, opener: form.Opener, file: File, expected: int) -> None:
         """`expected`: how many will be read."""
@@ -331,6 +331,7 @@ class _Blocks:
         self._opener = opener
         self._file = file
         self._at_once = min(expected, _BLOCKS_AT_ONCE)
+        self._begins: dict[int, int | None] = {}
         self._first = 0
         self._data = memoryview(b"")
 
@@ -347,6 +348,11 @@ class _Blocks:
 
     def begin(self, number: int) -> int | None:
         """The first plain byte of a block; None: its header is not whole."""
+        if number not in self._begins:
+            self._begins[number] = self._begin(number)
+        return self._begins[number]
+
+    def _begin(self, number: int) -> int | None:
         offset = (number - self._first) * BLOCK_BYTES
         if 0 <= offset <= len(self._data) - BLOCK_HEADER_BYTES:
             header: Buffer = self._data[offset : offset + BLOCK_HEADER_BYTES]

@@ -11,7 +11,7 @@ from penstock.hot.crc import crc32c
 from penstock.vfs import File
 from penstock.vfs import encrypted_format as form
 from penstock.vfs.encrypted import EncryptedVfs
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, nth
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.keys import EncryptionKeys, KeyMissingError
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.rewrapping import key_ids, rewrap
@@ -280,3 +280,20 @@ def test_keys_are_shown_nowhere() -> None:
     opener = form.new_opener(Random(1).randbytes)
     for secret, shown in ((keys.key("first", ""), repr(keys)), (opener.data_key, repr(opener))):
         assert repr(secret)[2:-1] not in shown
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_there_or_reads_as_zeros() -> None:
+    """As a reader's whose log is truncated meanwhile: it looks at the log again."""
+    for calls in range(1, 12):
+        memory = MemoryVfs()
+        written(memory, b"a" * 900, *[b"b" * 900] * 200)
+        left = [calls]
+
+        def cut(operation: Operation, memory: MemoryVfs = memory, left: list[int] = left) -> None:
+            left[0] -= operation.kind is Kind.READ
+            if not left[0]:
+                memory.open("f.secret").truncate(form.AREA_BYTES + 500)
+
+        reader = encrypted(FaultyVfs(memory, watcher=cut)).open("f.secret", read_only=True)
+        found = reader.read_at(150_000, 900)
+        assert set(found) <= {0, ord("b")}
