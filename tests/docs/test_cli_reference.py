@@ -75,11 +75,13 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "acl",
             "group",
             "import",
+            "keys",
             "pipeline",
         )
     }
     pipeline = {f"penstock pipeline {name}" for name in ("archive", "audit", "replay", "run", "table")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
+    keys = {f"penstock keys {name}" for name in ("list", "new", "rewrap")}
     users = {f"penstock user {name}" for name in ("add", "list", "rotate", "limit", "delete")}
     rules = {f"penstock acl {name}" for name in ("add", "list", "delete", "test")}
     bench = {
@@ -101,7 +103,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "tls",
         )
     }
-    assert set(COMMANDS) == {"penstock"} | stream | others | groups | users | rules | bench | pipeline
+    assert set(COMMANDS) == {"penstock"} | stream | others | groups | keys | users | rules | bench | pipeline
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("penstock bench")])

@@ -82,6 +82,9 @@ class BrokerConfig:
     brokers: int | None  # so many under one supervisor: `machine` makes their configs of this one; None: this one alone
     ports: tuple[int, ...]  # theirs, where they do not follow that of `listen`
     pin: bool
+    encryption_keys: str | None = field(repr=False)
+    encryption_keys_file: Path | None
+    encrypt_internal_streams: bool
     nats: tuple[NatsServer, ...] | None
     nats_port: int
     nats_credentials: Credentials
@@ -233,6 +236,9 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         brokers=value["brokers"],
         ports=value["ports"] or (),
         pin=value["pin"],
+        encryption_keys=value["encryption_keys"],
+        encryption_keys_file=value["encryption_keys_file"],
+        encrypt_internal_streams=value["encrypt_internal_streams"],
         nats=servers,
         nats_port=value["nats_port"],
         nats_credentials=credentials,

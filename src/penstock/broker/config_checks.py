@@ -10,6 +10,7 @@ from penstock.base.addresses import Address
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
 from penstock.broker.setting_values import OFF, as_reached, cluster_secret_advice
 from penstock.broker.settings import SETTINGS
+from penstock.vfs.keys import KeyMistakeError, parse_keys
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
@@ -19,6 +20,7 @@ SECRET_FILES = {
     "http_token_file": "http_token",
     "admin_password_file": "admin_password",
     "cluster_secret_file": "cluster_secret",
+    "encryption_keys_file": "encryption_keys",
 }
 """The setting of a file → the secret that is read from it."""
 
@@ -33,11 +35,14 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
             continue
         origin = given[file_name].origin
         secret = _read_secret(given[file_name].value, origin, mistakes)
+        if secret is None:
+            mistakes.without_value.add(name)
         if name == "cluster_secret" and secret is not None and len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
             mistakes.append(f"{origin}: {cluster_secret_advice(secret)}")
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = Given(secret or "?", origin)
     _check_cluster(given, mistakes)
+    _check_keys(given, mistakes)
     _check_tls(given, mistakes)
     mistakes += [
         f"{given[name].origin}: is for several brokers on one machine; set brokers (--brokers)"
@@ -69,6 +74,20 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
         for file_name, name in SECRET_FILES.items()
         if name.startswith("nats_") and name in given and file_name not in given
     ]
+
+
+def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about keys for what is encrypted."""
+    text = value_of(given, "encryption_keys")
+    if text is None:
+        if value_of(given, "encrypt_internal_streams"):
+            origin = given["encrypt_internal_streams"].origin
+            mistakes.append(f"{origin}: there are no keys to encrypt them with; set encryption_keys_file")
+    elif "encryption_keys" not in mistakes.without_value:
+        try:
+            parse_keys(text)
+        except KeyMistakeError as error:
+            mistakes.append(f"{given['encryption_keys'].origin}: {error}")
 
 
 def _check_auth(given: Mapping[str, Given], mistakes: Mistakes) -> None:

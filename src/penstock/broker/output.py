@@ -2,8 +2,9 @@
 
 Rules: a turn writes at most one slice, so that a large answer to one client does not hold up another. A range of a file
 goes out with sendfile(2) where the transport can, and is read by a disk thread first where the page cache does not have
-it. Else, and where the file has no descriptor (a memory stream's), it is read a slice at a time, as it is sent. What is
-in memory, and open files, come out of budgets that all connections share, and go back when they are sent or dropped.
+it. Else, and where the file has no descriptor, it is read a slice at a time: as it is sent (a memory stream's), or by a
+disk thread before that where it takes work (an encrypted stream's). What is in memory, and open files, come out of
+budgets that all connections share, and go back when they are sent or dropped.
 
 | `write` says | meaning                                             |
 |--------------|-----------------------------------------------------|
@@ -54,6 +55,9 @@ class _Opened:
     users: int = 1  # it is closed by the last one
 
 
+_NOTHING = memoryview(b"")
+
+
 @dataclass(slots=True)
 class _Range:
     """A part of a file that still has to be sent."""
@@ -63,6 +67,7 @@ class _Range:
     position: int
     length: int
     warm_end: int = 0  # up to here the page cache has it
+    read: memoryview = _NOTHING  # of a file that takes work: what comes next of it, in the budget until it is sent
 
 
 @dataclass(slots=True)
@@ -71,16 +76,20 @@ class _Memory:
     size_bytes: int  # in the budget until all of it is sent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cold:
-    """A piece of a file that a disk thread has to read for the sake of the page cache."""
+    """A piece of a file that a disk thread has to read: for the sake of the page cache, or because it takes work."""
 
     opened: _Opened  # one user of it is this
     position: int
     size: int
+    data: bytes = b""  # of a file that takes work
 
     def read(self) -> None:
         """In a disk thread; OSError if the file cannot be read."""
+        if self.opened.file.takes_work:
+            self.data = self.opened.file.read_at(self.position, self.size)
+            return
         position, end = self.position, self.position + self.size
         while position < end:
             length = min(end - position, _READ_BYTES)
@@ -210,11 +219,15 @@ class Output:
         size = min(part.length, self._transport.slice_bytes)
         file = part.opened.file
         fileno = file.fileno()
-        if fileno is None:
+        if file.takes_work:
+            if not part.read and part.warm_end <= part.position:
+                self._have_read(part, size)
+                return None
+            sent = self._send_read(part)
+        elif fileno is None:
             sent = self._send_copy(part, size)
         elif part.position + size > part.warm_end and not _is_cached(fileno, part.position, size):
-            part.opened.users += 1
-            self.cold = Cold(part.opened, part.position, size)
+            self._have_read(part, size)
             return None
         else:
             sent = self._send_file(part, fileno, size)
@@ -230,6 +243,22 @@ class Output:
             self._give_back(part)
         self._took(sent)
         return sent
+
+    def _have_read(self, part: _Range, size: int) -> None:
+        part.opened.users += 1
+        self.cold = Cold(part.opened, part.position, size)
+
+    def _send_read(self, part: _Range) -> int:
+        if not part.read:
+            return 0  # there was nothing
+        sent = self._transport.send(part.read, more=part.length > len(part.read) or len(self._queue) > 1)
+        part.read = part.read[sent:]
+        self._give_held(sent)
+        return sent
+
+    def _give_held(self, size: int) -> None:
+        self._held_bytes -= size
+        self._buffers.give(size)
 
     def _send_copy(self, part: _Range, size: int) -> int:
         data = part.opened.file.read_at(part.position, size)
@@ -262,6 +291,11 @@ class Output:
         if error is not None:
             raise RangeError(errno.EIO, f"cannot read {cold.opened.file.path}: {error}")
         part.warm_end = cold.position + cold.size
+        if cold.data:
+            part.read = memoryview(cold.data)
+            part.warm_end = cold.position + len(cold.data)
+            self._buffers.take_anyway(len(cold.data))
+            self._held_bytes += len(cold.data)
         self._begin_window()  # the disk was slow, not the client
 
     # Progress and the end
@@ -290,9 +324,10 @@ class Output:
 
     def _give_back(self, part: _Memory | _Range) -> None:
         if isinstance(part, _Memory):
-            self._held_bytes -= part.size_bytes
-            self._buffers.give(part.size_bytes)
+            self._give_held(part.size_bytes)
         else:
+            if part.read:
+                self._give_held(len(part.read))
             self._leave(part.opened)
 
     def _leave(self, opened: _Opened) -> None:

@@ -29,11 +29,13 @@ from penstock import __version__
 from penstock.access import User
 from penstock.base import limits
 from penstock.base.addresses import Address
+from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.encryption import encrypted
 from penstock.broker.first_user import FILE, drawn_password, first_user
 from penstock.broker.guarding import ClusterSecret, Guarding
 from penstock.broker.http_server import bind_http
@@ -53,6 +55,7 @@ from penstock.messages import PeerHelloRequest
 from penstock.node.known import Known, known_brokers
 from penstock.node.node import Node
 from penstock.node.settings import Settings
+from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
 
 _log = logging.getLogger("penstock.broker")
@@ -233,10 +236,10 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
     exporter = exporter_of(config)
-    listeners, client_address = bind(config.listen)
+    (listeners, client_address), vfs = bind(config.listen), RealVfs(config.data_dir)
     http = None if config.http is None else bind_http(config.http, is_chosen="http" in config.origins)
-    settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
-    node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
+    settings = _settings(config, running, vfs, servers, config.advertise or client_address, open_files_max)
+    node = Node(vfs, settings, random.SystemRandom())
     guarding = _guarding(config, node, settings)
     driver = Driver(
         node,
@@ -341,7 +344,12 @@ def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
 
 
 def _settings(
-    config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address, open_files_max: int
+    config: BrokerConfig,
+    running: _Running,
+    vfs: Vfs,
+    servers: tuple[NatsServer, ...],
+    address: Address,
+    open_files_max: int,
 ) -> Settings:
     data_dir = running.data_dir
     alone = is_alone(config, running.known)
@@ -371,6 +379,8 @@ def _settings(
         catch_up_bytes_per_s=config.catch_up_rate,
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
+        encrypted=encrypted(vfs, config, asyncio.get_running_loop()),
+        internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
     )
 
 

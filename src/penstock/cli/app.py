@@ -17,6 +17,7 @@ from penstock.cli import (
     dump,
     groups,
     import_jetstream,
+    keys,
     nats_config,
     pipeline,
     publish,
@@ -91,6 +92,7 @@ app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMP
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
 app.command("certs", cls=Command, rich_help_panel=BROKER_PANEL, epilog=certs.EXAMPLES)(certs.certs)
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
+app.add_typer(keys.app, name="keys", rich_help_panel=BROKER_PANEL)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
 app.add_typer(users.app, name="user", rich_help_panel=BROKER_PANEL)
 app.add_typer(acl.app, name="acl", rich_help_panel=BROKER_PANEL)

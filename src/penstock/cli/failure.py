@@ -36,6 +36,7 @@ _ADVICE: dict[str, str] = {
     ErrorCode.STORAGE_FAILED: "look at the broker's disk and its log; reads go on working",
     ErrorCode.OVERLOADED: "try again in a moment, or publish more slowly",
     ErrorCode.NOT_ENOUGH_REPLICAS: "`penstock status` shows which brokers are there, and which replicas are in sync",
+    ErrorCode.NO_ENCRYPTION_KEY: "`penstock keys new` makes a key; docs/how-to/encryption.md says where it goes",
     ErrorCode.NOT_LEADER: "`penstock status` shows who leads what, and why nobody does",
     ErrorCode.BROKER_UNAVAILABLE: "`penstock status` shows which brokers are there; try again when they are back",
     ErrorCode.NOT_METADATA_LEADER: "most of the brokers that vote must be there; `penstock status` shows who is",

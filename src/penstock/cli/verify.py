@@ -17,6 +17,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.units import format_exact_bytes, parse_bytes
 from penstock.cli import output, verify_report
 from penstock.cli.failure import FAILED, clearly
+from penstock.cli.keys import KeysFile, keys_of
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Globals, Json, Server, Timeout, connected, examples
 from penstock.cli.verify_backup import is_backup, verify_backup
 from penstock.cli.verify_brokers import verify_brokers, which_of
@@ -70,6 +71,7 @@ def verify(
         str,
         typer.Option("--rate", metavar="SIZE", help="So many bytes a second are read on each broker, at most."),
     ] = format_exact_bytes(limits.VERIFY_BYTES_PER_S_DEFAULT),
+    keys_file: KeysFile = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -106,7 +108,7 @@ def verify(
             raise typer.BadParameter("a backup is verified by itself: give one")
         verify_backup(paths[0], stream, as_json=as_json)
         return
-    _finish(*verify_files(paths, stream), as_json=as_json)
+    _finish(*verify_files(paths, stream, keys_of(keys_file)), as_json=as_json)
 
 
 def _is_path(text: str) -> bool:

@@ -12,7 +12,7 @@ it is deleted again: nothing is left behind that cannot work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,7 @@ from penstock.metadata.commands import (
     TruncatePartition,
 )
 from penstock.metadata.growth import check_growth
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
-from penstock.metadata.placement import place, place_observers
+from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.metadata.streams import (
     altered_config,
     check_create,
@@ -70,6 +69,7 @@ from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.internal import staged_config
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
+from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
 
 Done = Callable[[Response | RemoteError], None]
@@ -92,32 +92,27 @@ class _Creation:
 
 
 class Administration:
-    """For the metadata leader. `chance` is a seeded generator, such as random.Random."""
+    """For the metadata leader."""
 
     def __init__(
         self,
         quorum: Quorum,
         peers: Peers,
         broker_id: BrokerId,
-        chance: Any,
+        placing: Placing,
         clock: Callable[[], Now],
         *,
         await_here: WaitFor,
         info: Callable[[StreamState], StreamInfo],
-        ready: Callable[[], frozenset[BrokerId]],
-        without_nats: Callable[[], frozenset[BrokerId]],
         access: Access,
     ) -> None:
-        """`ready`: on whom streams can be placed now; `without_nats`: who of them is to lead none of them."""
         self._quorum = quorum
         self._peers = peers
         self._broker_id = broker_id
-        self._chance = chance
+        self._placing = placing
         self._clock = clock
         self._await_here = await_here
         self._info = info
-        self._ready = ready
-        self._without_nats = without_nats
         self._access = access
         self._creations: list[_Creation] = []
         self._handlers: dict[type[Request], Callable[[Any, Done], None]] = {
@@ -149,19 +144,18 @@ class Administration:
     def _create(self, request: CreateStreamRequest, done: Done) -> None:
         now = self._clock()
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
-        image = self._image
-        brokers, ready = self._brokers(), self._ready()
-        existing = check_create(image, request.config, brokers=len(brokers), ready=len(ready))
+        brokers, ready = self._placing.brokers(), self._placing.ready(request.config)
+        existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready))
         if existing is not None:
             self._wait(existing, done, deadline_us, is_new=False)
             return
         replicas = replicas_wanted(request.config, len(brokers))
-        assignments = self._place(request.config.partitions, replicas, ready)
+        assignments = self._placing.assign(request.config.partitions, replicas, ready)
         command = CreateStream(
             config=created_config(request.config, replicas),
             created_us=now.wall_us,
             assignments=assignments,
-            observers=self._place_observers(assignments, request.config.observers),
+            observers=self._placing.observers(assignments, request.config),
             intake=request.intake,
         )
 
@@ -219,26 +213,6 @@ class Administration:
             config=staged_config(target.stream_id, target.config), created_us=now.wall_us, assignments=assignments
         )
         self._propose(command, made)
-
-    def _place(self, partitions: int, replicas: int, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...]:
-        without_nats = self._without_nats()
-        able = ready - without_nats
-        among = able if len(able) >= replicas else ready
-        placed = place(self._image, partitions, replicas, self._chance, among)
-        # The first is to lead, and the creation waits for its subscription.
-        return tuple(tuple(sorted(one, key=without_nats.__contains__)) for one in placed)
-
-    def _place_observers(
-        self, partitions: Sequence[PartitionState | tuple[BrokerId, ...]], observers: int
-    ) -> tuple[tuple[BrokerId, ...], ...]:
-        if not (observers or any(isinstance(one, PartitionState) for one in partitions)):
-            return ()
-        return place_observers(self._image, partitions, observers, self._chance, self._ready())
-
-    def _brokers(self) -> frozenset[BrokerId]:
-        """All of the cluster, there or not: a stream must not have fewer replicas for who happens to be away."""
-        membership = self._quorum.membership
-        return frozenset((*self._image.brokers, *membership.voters, *membership.learners))
 
     def _wait(self, state: StreamState, done: Done, deadline_us: int, *, is_new: bool) -> None:
         self._wait_for_all(
@@ -345,10 +319,10 @@ class Administration:
         observers = None
         if config.observers > state.config.observers:
             assert config.replicas is not None
-            ready = len(self._ready())
-            check_observers(config.observers, config.replicas, brokers=len(self._brokers()), ready=ready)
+            brokers, ready = self._placing.brokers(), self._placing.ready(config)
+            check_observers(config.observers, config.replicas, brokers=len(brokers), ready=len(ready))
         if config.observers != state.config.observers:
-            observers = self._place_observers(state.partitions, config.observers)
+            observers = self._placing.observers(state.partitions, config)
 
         def altered(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
@@ -372,13 +346,13 @@ class Administration:
             return
         check_room(self._image, added)
         assert config.replicas is not None
-        assignments = self._place(added, config.replicas, self._ready())
+        assignments = self._placing.assign(added, config.replicas, self._placing.ready(config))
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
 
         def made(grown: StreamState) -> None:
             self._wait_for_all(grown, done, deadline_us, lambda info: AlterStreamResponse(stream=info))
 
-        observers = self._place_observers(assignments, config.observers)
+        observers = self._placing.observers(assignments, config)
         self._add(state, assignments, observers, config.range_bounds[len(state.config.range_bounds) :], made, done)
 
     def _add(

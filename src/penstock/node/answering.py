@@ -93,7 +93,7 @@ class Answering:
             access=access,
         )
         write = self.storing.append_to
-        self.offsets = GroupOffsets(outbox, cluster, find, access, write=write)
+        self.offsets = GroupOffsets(outbox, cluster, find, settings, access, write=write)
         self.publishing = Publishing(outbox, cluster, find, clock, write=write)
         enquiries = Enquiries(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
         self.handlers: Mapping[type[Request], Handler] = {

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import Acks, StreamConfig
+from penstock.base.config import Acks, Encryption, StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
 from penstock.batch import codec
@@ -55,7 +55,7 @@ SUBJECT = b"$PENSTOCK.audit"
 _encoder = msgspec.json.Encoder()
 
 
-def audit_config() -> StreamConfig:
+def audit_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
     """What `__audit` is made with."""
     return StreamConfig(
         name=AUDIT_STREAM,
@@ -64,6 +64,7 @@ def audit_config() -> StreamConfig:
         dedup_window_ms=None,
         max_age_ms=limits.AUDIT_AGE_MS,
         segment_age_ms=limits.AUDIT_SEGMENT_AGE_MS,
+        encryption=encryption,
     )
 
 

@@ -49,6 +49,7 @@ from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.observer import Place
 from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
+from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
@@ -136,12 +137,10 @@ class Cluster:
             self.quorum,
             self._peers,
             settings.broker_id,
-            self._chance,
+            Placing(self.quorum, controller, self._chance, self._clock),
             self._clock,
             await_here=self._consequences.wait_for,
             info=self.info,
-            ready=lambda: controller.ready(self._clock()),
-            without_nats=controller.without_nats,
             access=self._access,
         )
         self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access)
@@ -173,6 +172,7 @@ class Cluster:
             log_ends=self._consequences.log_ends,
             is_lost=lambda: bool(self.quorum.missed),
             has_nats=self._consequences.has_nats,
+            has_keys=self._settings.encrypted is not None,
             changed=self._look_at_standing,
         )
 

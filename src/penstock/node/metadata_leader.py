@@ -78,6 +78,7 @@ class MetadataLeader:
         self._is_forming = False  # the cluster: its name is on its way
         self._is_altering = False  # `__offsets`
         self._first_user = settings.first_user
+        self._encryption = settings.internal_encryption
         self._is_making = False  # the first user
         self._is_auditing = False  # `__audit` is being made
         self._is_sweeping = False  # what is staged for streams that are gone
@@ -126,7 +127,7 @@ class MetadataLeader:
 
         self._is_auditing = True
         self._access.who = THE_BROKER
-        self._administration.handle(CreateStreamRequest(config=audit_config()), done)
+        self._administration.handle(CreateStreamRequest(config=audit_config(self._encryption)), done)
 
     @property
     def _lacks_name(self) -> bool:

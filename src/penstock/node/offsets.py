@@ -59,6 +59,7 @@ from penstock.node.group_members import GroupMembers, Rows
 from penstock.node.internal import offsets_config
 from penstock.node.partition import Partition
 from penstock.node.queries import Query
+from penstock.node.settings import Settings
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
@@ -124,6 +125,7 @@ class GroupOffsets:
         outbox: Outbox,
         cluster: Cluster,
         find: Finder,
+        settings: Settings,
         access: Access,
         *,
         write: Callable[[Partition, Inside, bytearray], None],
@@ -132,6 +134,7 @@ class GroupOffsets:
         self._outbox = outbox
         self._cluster = cluster
         self._find = find
+        self._encryption = settings.internal_encryption
         self._access = access
         self._write = write
         self._kept: dict[PartitionKey, _Kept] = {}
@@ -163,7 +166,8 @@ class GroupOffsets:
             else:
                 self._outbox.reply(caller, response)
 
-        self._cluster.link.administer(CreateStreamRequest(config=offsets_config(), timeout_ms=request.timeout_ms), made)
+        config = offsets_config(self._encryption)
+        self._cluster.link.administer(CreateStreamRequest(config=config, timeout_ms=request.timeout_ms), made)
 
     def _found(self) -> OffsetsStreamResponse | RemoteError:
         state = self._image.by_name(OFFSETS_STREAM)

@@ -161,6 +161,7 @@ class Replicas:
             self.roles,
             self._clock,
             self.partitions,
+            encrypted=settings.encrypted,
             closed=self._closed,
             failed=self._hurry,
         )

@@ -8,8 +8,10 @@ from types import MappingProxyType
 
 from penstock.access import User
 from penstock.base import limits
+from penstock.base.config import Encryption
 from penstock.base.ids import BrokerId
 from penstock.batch.schema import FORMAT_VERSION
+from penstock.vfs import Vfs
 
 _FIRST_BROKER = BrokerId(1)
 
@@ -40,3 +42,5 @@ class Settings:
     catch_up_bytes_per_s: int = limits.CATCH_UP_BYTES_PER_S_DEFAULT
     scrub_bytes_per_s: int = limits.SCRUB_BYTES_PER_S_DEFAULT
     scrub_interval_ms: int = limits.SCRUB_INTERVAL_MS_DEFAULT
+    encrypted: Vfs | None = None  # the data directory, for streams that are encrypted; None: there are no keys
+    internal_encryption: Encryption = Encryption.NONE  # of streams that Penstock makes for itself

@@ -64,6 +64,7 @@ class Standing:
         is_lost: Callable[[], bool],
         has_nats: Callable[[], bool],
         changed: Callable[[], None],
+        has_keys: bool = False,
     ) -> None:
         """`is_lost`: this broker does not hear what the others agree on; it cannot save it."""
         self.incarnation: Incarnation | None = None  # of the run in which it leads and follows
@@ -76,6 +77,7 @@ class Standing:
         self._log_ends = log_ends
         self._is_lost = is_lost
         self._has_nats = has_nats
+        self._has_keys = has_keys
         self._changed = changed  # the image is to be looked at again
         self._granted = 0  # the number that was answered
         self._asked_us: int | None = None  # to be registered, and not answered yet
@@ -183,6 +185,7 @@ class Standing:
             unreachable=self._unreachable(),
             resigned=self._resigned(),
             has_nats=self._has_nats(),
+            has_keys=self._has_keys,
             log_ends=self._log_ends(),
         )
         self._ask(request, done)
