@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     from penstock.client.staging import (
         Staged as Staged,
     )
+    from penstock.client.tls import TlsOptions as TlsOptions
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -201,6 +202,7 @@ _MODULE_OF = {
     "Staged": "penstock.client.staging",
     "Filter": "penstock.client.filters",
     "ReadFrom": "penstock.client.read_from",
+    "TlsOptions": "penstock.client.tls",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
@@ -267,6 +269,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "StreamExists",
     "StreamNotFound",
     "TimedOut",
+    "TlsOptions",
     "Unavailable",
     "__version__",
 ]

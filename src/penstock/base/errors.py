@@ -70,6 +70,8 @@ class ErrorCode(StrEnum):
     UNKNOWN_MEMBER = "unknown_member"  # of a group: it is gone, or was taken for that
     FENCED_GENERATION = "fenced_generation"  # another member of the group may have it by now
     GROUP_IN_USE = "group_in_use"  # it has members: only they commit
+    TLS_REQUIRED = "tls_required"  # the connection is plain, and this broker speaks TLS
+    CERTIFICATE_REFUSED = "certificate_refused"  # there is none, or not one for this
     UNAUTHENTICATED = "unauthenticated"  # nobody has proved who asks, or not in a way that still counts
     NOT_AUTHORIZED = "not_authorized"  # who asks may not do that; `operation` and `stream` say what
     THROTTLED = "throttled"  # over a rate; nothing was done: ask again in `throttle_ms`

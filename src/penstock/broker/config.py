@@ -34,6 +34,7 @@ from penstock.broker.given import Given, Mistakes, value_of
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
 from penstock.broker.setting_values import EMBEDDED, Voter
 from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
+from penstock.broker.tls_settings import BrokerTls
 
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 
@@ -84,6 +85,7 @@ class BrokerConfig:
     nats_port: int
     nats_credentials: Credentials
     nats_tls: TlsFiles
+    tls: BrokerTls  # for clients and brokers
     log_level: str
     log_format: str
     partition_in_flight_bytes: int
@@ -209,6 +211,9 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
     if value["nats"]:
         mistakes += _with_origins(given, credentials.mistakes(), "nats_", but_not="nats_tls_")
         mistakes += _with_origins(given, tls.mistakes(), "nats_tls_")
+    own_tls = _own_tls(value)
+    if not any(name.startswith("tls_") for name in mistakes.without_value):
+        mistakes += _with_origins(given, own_tls.mistakes(), "tls_")
     if mistakes:
         return None
     return BrokerConfig(
@@ -228,6 +233,7 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         nats_port=value["nats_port"],
         nats_credentials=credentials,
         nats_tls=tls,
+        tls=own_tls,
         log_level=value["log_level"],
         log_format=value["log_format"],
         partition_in_flight_bytes=value["partition_in_flight_bytes"],
@@ -241,6 +247,18 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         cluster_secret=value["cluster_secret"],
         origins=MappingProxyType({name: at.origin for name, at in given.items()}),
         shown=MappingProxyType(_shown(value, servers)),
+    )
+
+
+def _own_tls(value: Mapping[str, Any]) -> BrokerTls:
+    return BrokerTls(
+        cert_file=value["tls_cert"],
+        key_file=value["tls_key"],
+        ca_file=value["tls_ca"],
+        peer_names=value["tls_peer_names"] or (),
+        ignore_hosts=value["tls_ignore_hosts"],
+        client_ca_file=value["tls_client_ca"],
+        client_auth=value["tls_client_auth"],
     )
 
 

@@ -9,6 +9,7 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
 from penstock.broker.setting_values import as_reached, cluster_secret_advice
+from penstock.broker.settings import SETTINGS
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
@@ -36,6 +37,7 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = Given(secret or "?", origin)
     _check_cluster(given, mistakes)
+    _check_tls(given, mistakes)
     mistakes += [
         f"{given[name].origin}: is for several brokers on one machine; set brokers (--brokers)"
         for name in ("ports", "pin")
@@ -152,6 +154,25 @@ def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
                 f"({cluster.origin}): name the one at which the others reach this broker, {broker_id}"
             )
     _check_reach(given, [voter.address for voter in others], mistakes)
+
+
+def _check_tls(given: dict[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about certificates that only the rest of the config shows."""
+    if "tls_cert" in mistakes.without_value:
+        return
+    if "tls_cert" not in given:
+        # Clients on this machine may have these in their environment: they alone do not make a broker speak TLS.
+        for name in ("tls_ca", "tls_key"):
+            if name in given and given[name].origin == SETTINGS[name].variable:
+                del given[name]
+        return
+    several = next((given[name] for name in ("cluster", "join", "brokers") if name in given), None)
+    is_alone = several is None or several.value == 1 or (several is given.get("cluster") and len(several.value) == 1)
+    if not is_alone and "tls_ca" not in given and "tls_ca" not in mistakes.without_value:
+        mistakes.append(
+            f"{given['tls_cert'].origin}: the brokers of a cluster check each other's certificates; set tls_ca to the "
+            "authority that they are of"
+        )
 
 
 def _is_elsewhere(listen: Address, listed: Address) -> bool:

@@ -28,7 +28,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +40,8 @@ from penstock.broker.greeting import Greeting
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
 from penstock.broker.shared_budget import Waiting
+from penstock.broker.transport import HandshakeError, Transport
+from penstock.broker.watch import Watch
 from penstock.messages import (
     Api,
     PeerHelloRequest,
@@ -78,7 +79,7 @@ class Connection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: Transport,
         peer: str,
         owner: ConnectionOwner,
         loop: asyncio.AbstractEventLoop,
@@ -89,22 +90,20 @@ class Connection:
         self.peer = peer
         self.open_requests: dict[int, Caller] = {}
         self.data_dir_id = self.process = ""  # of a peer, once it has said who it is
-        self._socket = sock
+        self.transport = transport
         self._owner = owner
-        self._loop = loop
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
         self.greeting = Greeting(owner.guard, overload)
         self._overload = overload
         self._buffers = owner.buffers
-        self._output = Output(sock, owner.buffers, owner.files, elapsed_us)
+        self._output = Output(transport, owner.buffers, owner.files, elapsed_us)
         self._closing = False  # no more requests; closed once the output is written
         self._shut = False
         self._closed = False
-        self._reading = False
+        self._watch = Watch(loop, transport, self._readable, self._writable)
         self._in_line = False  # `take_frame` will be called
         self._ended = False  # the client sends no more
-        self._writing = False
         self._waiting: Waiting | None = None  # for room in the broker's buffers
         self._reserved_bytes = 0  # of them, for the frame that has begun
         self._made_us = self._last_read_us = elapsed_us()
@@ -130,18 +129,16 @@ class Connection:
     # Reading
 
     def _set_reading(self, wanted: bool) -> None:
-        if wanted != self._reading and not self._closed:
-            self._reading = wanted
+        if wanted != self._watch.reading and not self._closed:
             now_us = self._elapsed_us()
             if wanted:
                 # The pause was ours. A frame keeps the time that it had used: pauses give a slow client none.
                 self._last_read_us = now_us
                 if self._frame_start_us is not None:
                     self._frame_start_us = min(now_us, self._frame_start_us + now_us - self._paused_us)
-                self._loop.add_reader(self._socket.fileno(), self._readable)
             else:
                 self._paused_us = now_us
-                self._loop.remove_reader(self._socket.fileno())
+            self._watch.read(wanted)
 
     def _readable(self) -> None:
         if self._in_line:
@@ -150,8 +147,12 @@ class Connection:
         missing = self._decoder.missing_bytes if self._reserved_bytes else None
         try:
             # Never beyond the end of a frame that has its place: what lies behind it has none yet.
-            data = self._socket.recv(limits.UNRESERVED_READ_BYTES if missing is None else min(missing, _READ_BYTES))
+            data = self.transport.recv(limits.UNRESERVED_READ_BYTES if missing is None else min(missing, _READ_BYTES))
         except (BlockingIOError, InterruptedError):
+            return
+        except HandshakeError:
+            self._begin_end()
+            self._shut_down()
             return
         except OSError:
             self.close()
@@ -200,7 +201,7 @@ class Connection:
         self._frame_start_us = None
         self._give_reserved()
         self._take_frame(frame)
-        if self._decoder.buffered_bytes or self._ended or not self._reading:
+        if self._decoder.buffered_bytes or self._ended or not self._watch.reading:
             self._look_for_frames()
 
     def _await_rest(self) -> None:
@@ -265,6 +266,8 @@ class Connection:
                 self._refuse(frame, error)
             return
         try:
+            if (refusal := self.transport.refusal(request, is_peer=self.is_peer)) is not None:
+                raise refusal
             answer = greeting.take(request)
             if isinstance(request, PeerHelloRequest) and (refusal := self._owner.peer_refused(self, request)):
                 raise refusal
@@ -302,7 +305,7 @@ class Connection:
             self._buffers = self._owner.peer_buffers
             self._output.use(self._buffers)
             with contextlib.suppress(OSError):  # it has gone already; that shows
-                watch_peer(self._socket)
+                watch_peer(self.transport.sock)
 
     def _refuse(self, frame: Frame, error: RemoteError) -> None:
         """Say what was wrong and close: after a frame that cannot be trusted, nothing else can."""
@@ -327,7 +330,7 @@ class Connection:
                 self.greeting.is_peer = True
                 self._owner.peer_came(self, self.broker_id)
             self._send_response(caller, response, payload)
-        if not self._reading and not self._closing:
+        if not self._watch.reading and not self._closing:
             self._look_for_frames()
 
     def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
@@ -356,7 +359,7 @@ class Connection:
         self._flush()
 
     def _flush(self) -> None:
-        if not self._writing and self._output.cold is None:
+        if not self._watch.writing and self._output.cold is None:
             self._writable()
 
     def _writable(self) -> None:
@@ -366,12 +369,12 @@ class Connection:
         except OSError as error:
             self._fail(error)
             return
-        self._set_writing(written is Written.MORE)
+        self._watch.write(written is Written.MORE)
         if written is Written.COLD:
             self._read_ahead()
         elif written is Written.DONE and self._closing:
             self._shut_down()
-        elif not self._reading and not self._closing:
+        elif not self._watch.reading and not self._closing:
             self._look_for_frames()
 
     def _read_ahead(self) -> None:
@@ -397,20 +400,12 @@ class Connection:
             _log.info("closing %s: %s", self.peer, error)
         self.close()
 
-    def _set_writing(self, wanted: bool) -> None:
-        if wanted != self._writing and not self._closed:
-            self._writing = wanted
-            if wanted:
-                self._loop.add_writer(self._socket.fileno(), self._writable)
-            else:
-                self._loop.remove_writer(self._socket.fileno())
-
     # The end
 
     def overdue(self, now_us: int) -> str | None:
         """For the server's sweep: why the client need not be waited for any longer, None if it is in time."""
         owes_bytes = not self.greeting.is_open or self._decoder.in_frame or self._closing
-        if owes_bytes and (self._reading or self._closing):
+        if owes_bytes and (self._watch.reading or self._closing):
             patience_ms = limits.WRITE_STALL_MS_MAX if self.greeting.is_open else limits.HELLO_TIMEOUT_MS
             if now_us - self._last_read_us > patience_ms * 1_000:
                 return f"it sent half a request and then nothing for {patience_ms} ms"
@@ -420,7 +415,7 @@ class Connection:
                     return f"it sent a request too slowly, {self._decoder.buffered_bytes} bytes in {patience_ms} ms"
         if not self.greeting.is_open and now_us - self._made_us > limits.LOGIN_TIMEOUT_MS * 1_000:
             return f"nobody has logged in within {limits.LOGIN_TIMEOUT_MS} ms"
-        if self.is_peer and self._reading and now_us - self._last_read_us > limits.PEER_SILENCE_MS_MAX * 1_000:
+        if self.is_peer and self._watch.reading and now_us - self._last_read_us > limits.PEER_SILENCE_MS_MAX * 1_000:
             return f"broker {self.broker_id} said nothing for {limits.PEER_SILENCE_MS_MAX} ms"
         if self._output.is_stalled(now_us):
             return f"it took no answer for {limits.WRITE_STALL_MS_MAX} ms, or too little of it"
@@ -447,7 +442,7 @@ class Connection:
         if not self._shut:
             self._shut = True
             try:
-                self._socket.shutdown(socket.SHUT_WR)
+                self.transport.shut_down()
             except OSError:
                 self.close()
 
@@ -455,15 +450,14 @@ class Connection:
         """Say why, as far as that goes at once, and close."""
         if self._overload is not None and not self._closed:
             with contextlib.suppress(OSError):  # it is closed in any case
-                self._socket.send(encode_error(Api.HELLO, 1, 0, self._overload))
+                self.transport.send(encode_error(Api.HELLO, 1, 0, self._overload))
         self.close()
 
     def close(self) -> None:
         """Close now. Twice is fine."""
         if self._closed:
             return
-        self._set_reading(False)
-        self._set_writing(False)
+        self._watch.close()
         self._closed = True
         self._output.drop()
         if self._waiting is not None:
@@ -471,5 +465,5 @@ class Connection:
             self._waiting = None
         self._give_reserved()
         with contextlib.suppress(OSError):  # of the network; it is closed all the same
-            self._socket.close()
+            self.transport.close()
         self._owner.connection_closed(self)

@@ -24,6 +24,7 @@ from penstock.broker.disk_threads import DiskThreads
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers import Peers
 from penstock.broker.server import Server
+from penstock.broker.tls import ServerTls
 from penstock.hot.group import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
 from penstock.messages import JoinResponse, NatsStatus, Request, Response, StatusResponse
@@ -55,6 +56,7 @@ class Driver:
     link: NatsLink
     server: Server
     peers: Peers
+    tls: ServerTls | None = None
 
     def __init__(
         self,
@@ -315,6 +317,7 @@ class Driver:
             nats=nats,
             connections=len(self.server.connections) - len(self.server.peers),
             requests_in_flight=self.server.open_request_count,
+            tls_expires_us=None if self.tls is None else TimestampUs(self.tls.expires_us),
             counters=status.counters
             | _counted(
                 damaged_frames=damaged_frames,
@@ -338,6 +341,11 @@ class Driver:
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Have a disk thread read for a client."""
         self._threads.submit(Lane.READ, run, done)
+
+    def reload_certificates(self) -> None:
+        """Somebody has put new ones in their place."""
+        if self.tls is not None and not self._stopped:
+            self.tls.reload(self.read_ahead)
 
     async def disk_idle(self, timeout_s: float) -> bool:
         """True once no disk work is open and all that came of it is carried out; False if that takes too long."""
@@ -403,6 +411,8 @@ class Driver:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
             self.server.sweep()
             self.peers.sweep()
+            if self.tls is not None:
+                self.tls.sweep(now.wall_us, now.elapsed_us, self.read_ahead)
         self._take_steps()
         if not self._stopped:
             self._plan_timer()

@@ -36,6 +36,7 @@ from penstock.access.proving import Proof
 from penstock.base import limits
 from penstock.base.errors import NATS_GREETING, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.tls_errors import Words, tls_mistake
 from penstock.broker.guarding import Guarding
 from penstock.messages import (
     AuthenticateRequest,
@@ -77,6 +78,16 @@ class PeerCalls(Protocol):
 
     def ended(self) -> None:
         """Nothing more comes; `end_reason` says why."""
+
+
+_WORDS = Words(
+    authority="tls_ca", certificate="tls_cert", name="tls_ignore_hosts", plain="give it a certificate (tls_cert), too"
+)
+
+
+def dialling_mistake(error: Exception) -> str:
+    """Why a broker could not be reached, or was lost."""
+    return tls_mistake(error, _WORDS) or getattr(error, "strerror", None) or str(error)
 
 
 def watch_peer(sock: socket.socket) -> None:
@@ -224,7 +235,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone."""
-        self.end(f"the connection broke: {exc}" if exc is not None else "it closed the connection")
+        self.end(f"the connection broke: {dialling_mistake(exc)}" if exc is not None else "it closed the connection")
         if not self._gone.done():
             self._gone.set_result(None)
 

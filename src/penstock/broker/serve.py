@@ -46,6 +46,7 @@ from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
+from penstock.broker.tls import ServerTls
 from penstock.messages import PeerHelloRequest
 from penstock.node.known import Known, known_brokers
 from penstock.node.node import Node
@@ -241,6 +242,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         remember_cluster=running.data_dir.remember_cluster,
         failed=lambda error: _cannot_go_on(error, running),
     )
+    tls = _tls(config, driver, loop)
     driver.server = Server(
         driver,
         listeners,
@@ -249,6 +251,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         open_files_max=open_files_max,
         process_of=node.process_of,
         disk_of=node.disk_of,
+        tls=tls,
         guard=guarding,
         usage=Usage(node.access.quotas_of, driver.elapsed_us),
     )
@@ -261,6 +264,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         driver.elapsed_us,
         random.random,
         failed=lambda error: _cannot_go_on(error, running),
+        dialling=(lambda host: {}) if tls is None else tls.dialling,
         guarding=guarding,
     )
     driver.do(step)
@@ -278,6 +282,14 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster)
+
+
+def _tls(config: BrokerConfig, driver: Driver, loop: asyncio.AbstractEventLoop) -> ServerTls | None:
+    if not config.tls:
+        return None
+    driver.tls = ServerTls(config.tls)
+    on_signals(loop, (signal.SIGHUP,), driver.reload_certificates)
+    return driver.tls
 
 
 def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:

@@ -24,8 +24,10 @@ from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
+from penstock.broker.handshakes import Handshakes
 from penstock.broker.quotas import Usage
 from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
 from penstock.messages import PeerHelloRequest, Request
 
 _log = logging.getLogger("penstock.server")
@@ -95,16 +97,24 @@ class Server:
         buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
         process_of: Callable[[BrokerId], str] = lambda broker_id: "",
         disk_of: Callable[[BrokerId], str] = lambda broker_id: "",
+        tls: Policy | None = None,
         guard: Guard | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """`open_files_max` is what the whole process may have open; clients get their shares of it.
+        """`open_files_max` is what the whole process may have open; clients get their shares of it. `tls`: not plain.
 
         `process_of`, `disk_of`: which process, with which data directory, is registered for a broker; empty: not known.
         """
         self.connections: set[Connection] = set()
         self.damaged_frames = 0  # that came; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
+        self._needs = "a higher limit of open files"  # to take more
+        if tls is not None and (fit := limits.TLS_CONNECTIONS_BYTES_MAX // limits.TLS_CONNECTION_BYTES) < (
+            self.connections_max
+        ):
+            self.connections_max, self._needs = fit, "less memory for each than TLS takes"
+        self._tls = tls
+        self.handshakes = Handshakes(loop, elapsed_us)
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
@@ -159,15 +169,18 @@ class Server:
         if len(self.connections) - len(self.peers) - len(self._strangers) >= self.connections_max:
             text = f"this broker has {self.connections_max} connections already, and takes no more"
             if self.connections_max < limits.CONNECTIONS_MAX:
-                text += "; it needs a higher limit of open files"
+                text += f"; it needs {self._needs}"
             overload = RemoteError(ErrorCode.OVERLOADED, text)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            transport = self._transport(sock, peer)
         except OSError:  # it has gone already
             sock.close()
             return
-        connection = Connection(sock, peer, self, self._loop, self._elapsed_us, overload)
+        connection = Connection(transport, peer, self, self._loop, self._elapsed_us, overload)
+        if isinstance(transport, TlsTransport):
+            transport.give_way = connection.close
         self.connections.add(connection)
         if self.guard.is_guarded:
             self._unknown[connection] = None
@@ -177,6 +190,9 @@ class Server:
             self._strangers[connection] = None
             if len(self._strangers) > self._strangers_max:
                 next(iter(self._strangers)).give_way()
+
+    def _transport(self, sock: socket.socket, peer: str) -> Transport:
+        return PlainTransport(sock) if self._tls is None else TlsTransport(sock, peer, self._tls, self.handshakes)
 
     # What connections call
 

@@ -186,6 +186,13 @@ def read_urls(value: object) -> tuple[str, ...]:
     return () if urls == (EMBEDDED,) else urls
 
 
+def read_names(value: object) -> tuple[str, ...]:
+    """Several names."""
+    if not (names := _parts(value, "names parted by commas")):
+        raise ValueError("no name given; expected some parted by commas, such as a.example.com,b.example.com")
+    return names
+
+
 def read_broker_id(value: object) -> BrokerId:
     """The number of a broker."""
     return BrokerId(_integer(value, 1, BROKER_ID_MAX))

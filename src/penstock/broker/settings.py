@@ -27,6 +27,7 @@ from penstock.broker.setting_values import (
     read_disk_thread_count,
     read_in_flight_bytes,
     read_listen_address,
+    read_names,
     read_one_of,
     read_path,
     read_port,
@@ -38,6 +39,7 @@ from penstock.broker.setting_values import (
     read_urls,
     read_voters,
 )
+from penstock.broker.tls_settings import CLIENT_AUTH
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -110,6 +112,55 @@ _TABLE = (
         "",
         "Listen beyond this machine although nobody has to log in: whoever reaches the port may read, write and delete "
         "everything.",
+    ),
+    Setting(
+        "tls_cert",
+        read_path,
+        None,
+        "FILE",
+        "Certificate (PEM, with those between it and its authority) of this broker. With it, clients and the other "
+        "brokers reach it through TLS only. Read again when it changes, and on SIGHUP.",
+        names_file=True,
+    ),
+    Setting("tls_key", read_path, None, "FILE", "The key (PEM) of that certificate.", names_file=True),
+    Setting(
+        "tls_ca",
+        read_path,
+        None,
+        "FILE",
+        "Certificates (PEM) of the authorities that brokers are checked against, both ways: this broker shows its own "
+        "certificate to the others.",
+        names_file=True,
+    ),
+    Setting(
+        "tls_peer_names",
+        read_names,
+        None,
+        "NAME",
+        "Names (DNS or addresses), parted by commas, of which the certificate of another broker must have one. Not "
+        "set: it need only be of `tls_ca`.",
+    ),
+    Setting(
+        "tls_ignore_hosts",
+        read_boolean,
+        False,
+        "",
+        "Take a broker's certificate of `tls_ca` although it is not for the host at which this one reaches it.",
+    ),
+    Setting(
+        "tls_client_ca",
+        read_path,
+        None,
+        "FILE",
+        "Certificates (PEM) of the authorities that clients are checked against.",
+        names_file=True,
+    ),
+    Setting(
+        "tls_client_auth",
+        read_one_of(*CLIENT_AUTH),
+        None,
+        "WHEN",
+        "Whether clients need a certificate: `off`, `optional`, `required`. Not set: `required` with `tls_client_ca`.",
     ),
     Setting(
         "auth",

@@ -64,7 +64,10 @@ class _Supervisor:
     _is_clean: bool = True
 
     async def run(self) -> int:
-        on_signals(asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT), self._told_to_stop)
+        loop = asyncio.get_running_loop()
+        on_signals(loop, (signal.SIGTERM, signal.SIGINT), self._told_to_stop)
+        if self.config.tls:
+            on_signals(loop, (signal.SIGHUP,), self._told_to_reload)
         notifier = Notifier(os.environ)
         folder = take_machine_dir(self.config.data_dir)
         embedded: EmbeddedNats | None = None
@@ -94,6 +97,10 @@ class _Supervisor:
     def _told_to_stop(self) -> None:
         self._stopping.set()
         self._changed.set()
+
+    def _told_to_reload(self) -> None:
+        for keeper in self._keepers:
+            keeper.reload()
 
     # The brokers
 

@@ -10,6 +10,7 @@ from penstock import __version__
 from penstock.cli import (
     acl,
     bench,
+    certs,
     demo,
     doctor,
     dump,
@@ -26,6 +27,7 @@ from penstock.cli import (
 )
 from penstock.cli.help import Command, Group
 from penstock.cli.options import CredentialsOption, Debug, Globals, Server, examples
+from penstock.cli.tls_options import with_tls_options
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -63,6 +65,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
+@with_tls_options
 def globals_before_the_command(
     ctx: typer.Context,
     server: Server = None,
@@ -82,6 +85,7 @@ app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.E
 app.command("doctor", cls=Command, rich_help_panel=BROKER_PANEL, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
+app.command("certs", cls=Command, rich_help_panel=BROKER_PANEL, epilog=certs.EXAMPLES)(certs.certs)
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
 app.add_typer(users.app, name="user", rich_help_panel=BROKER_PANEL)

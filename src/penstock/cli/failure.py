@@ -22,6 +22,7 @@ from penstock.base.errors import (
     PenstockError,
     RemoteError,
 )
+from penstock.cli.tls_options import with_tls_options
 
 FAILED = 1
 USED_WRONGLY = 2
@@ -74,7 +75,7 @@ def is_debugging() -> bool:
 
 
 def clearly(command: Callable[P, T]) -> Callable[P, T]:
-    """`command`, failing as the package says it."""
+    """`command`, failing as the package says it; with options for TLS where it takes a server."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -93,7 +94,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
                 raise
             raise typer.Exit(report(error)) from None
 
-    return run
+    return with_tls_options(run)
 
 
 def _forget_stdout() -> None:
@@ -193,6 +194,7 @@ def _advice(error: Exception) -> str:
         isinstance(error, OperationalError)
         and isinstance(error, ConnectionError)
         and "penstock serve" not in str(error)
+        and "TLS" not in str(error)
     ):
         if "NATS" in str(error):
             return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 CONNECTION_PANEL = "Connection"
 _COMPLETION_TIMEOUT_S = 1.0
-_SERVER_HELP = "A broker, or several of a cluster.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
+_SERVER_HELP = (
+    "A broker, or several of a cluster; tls:// before it: through TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
+)
 
 
 class Globals(NamedTuple):

@@ -37,6 +37,7 @@ EXAMPLES = examples(
 _PANELS = {
     **dict.fromkeys(("id", "cluster", "join", "rack"), "Cluster"),
     **dict.fromkeys(("brokers", "ports", "pin"), "Several brokers"),
+    "tls": "TLS",
     "nats": "NATS",
     "log": "Log",
     **dict.fromkeys(("partition", "broker", "disk"), "Limits"),

@@ -14,6 +14,7 @@ from penstock.client.credentials import Given, credentials_of
 from penstock.client.link import Link
 from penstock.client.publish_format import a_kind
 from penstock.client.read_from import LEADER, ReadFrom, Which, read_from_of
+from penstock.client.tls import ClientTls, TlsOptions, plain, settled
 
 
 def connect(
@@ -25,6 +26,7 @@ def connect(
     rack: str | None = None,
     read_from: ReadFrom | Which = "leader",
     credentials: Given = None,
+    tls: bool | TlsOptions | None = None,
     timeout: float = 10.0,
 ) -> Connecting:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
@@ -33,6 +35,7 @@ def connect(
     `nats`: where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
     `read_from`: which replicas readers read from; `rack`: where this program runs, for the nearest.
     `credentials`: a file, or a `penstock.Credentials`; else those of the environment (PENSTOCK_CREDENTIALS, …).
+    `tls`: True, or with which files (`TlsOptions`); a server "tls://HOST:PORT" and $PENSTOCK_TLS_CA mean it, too.
     Unavailable: no broker answers there. TimedOut: not in time. Unauthenticated: it does not let in who shows them.
     """
     listed: Any = [server] if isinstance(server, str) else server
@@ -41,8 +44,16 @@ def connect(
     if timeout <= 0:
         raise ValueError(f"the time-out is {timeout:g} s; give it some time")
     servers = parse_servers(listed or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
-    reads = read_from_of(read_from) or LEADER
-    link = Link(servers, name, __version__, rack=rack, read_from=reads, show=credentials_of(credentials))
+    addresses, options = settled(servers, tls, os.environ)
+    link = Link(
+        addresses,
+        name,
+        __version__,
+        rack=rack,
+        read_from=read_from_of(read_from) or LEADER,
+        show=credentials_of(credentials),
+        dialling=plain if options is None else ClientTls(options).dialling,
+    )
     urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
     return Connecting(link, Client(link, name, urls, dict(nats_options or {})), timeout)
 

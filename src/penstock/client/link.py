@@ -19,11 +19,12 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.client.attempts import Ask, Attempts, Doubt, GiveUp, Pause, Refresh
 from penstock.client.cluster import ClusterView
-from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, uninitialised
+from penstock.client.connection import Connection, ConnectionLost, Dialling, Raw, open_connection, uninitialised
 from penstock.client.connections import Connections
 from penstock.client.credentials import Show
 from penstock.client.errors import TimedOut, Unauthenticated, Unavailable
 from penstock.client.read_from import LEADER, ReadFrom
+from penstock.client.tls import plain
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamResponse,
@@ -90,6 +91,7 @@ class Link:
         rack: str | None = None,
         read_from: ReadFrom = LEADER,
         show: Show = lambda: None,
+        dialling: Dialling = plain,
     ) -> None:
         """`show` gives the credentials for a connection."""
         self._show = show
@@ -97,6 +99,7 @@ class Link:
         self.read_from = read_from  # that of readers that do not say
         self._rng = rng or random.Random()  # noqa: S311 (spreads load and waiting times, keeps no secret)
         self.view = ClusterView(servers, self._rng.random)
+        self._dialling = dialling  # how all brokers are reached
         self._name = name
         self._version = version
         self._connections = Connections(self._open, lambda: self.view.is_cluster)
@@ -311,7 +314,7 @@ class Link:
         attempt_s = _CLUSTER_ATTEMPT_S_MAX if self.view.is_cluster else _ATTEMPT_S_MAX
         attempt_end_s = min(deadline_s, asyncio.get_running_loop().time() + attempt_s)
         session = Session(self._name, self._version, allocate=uninitialised)
-        connection, hello = await open_connection(address, session, attempt_end_s, self._show)
+        connection, hello = await open_connection(address, session, attempt_end_s, self._show, self._dialling)
         try:
             self._check_open()
             self.view.greeted(address, hello)

@@ -104,6 +104,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     partitions_by_state: dict[str, Int64Field] = msgspec.field(default_factory=dict)
     connections: Int64Field = 0  # of clients
     requests_in_flight: Int64Field = 0
+    tls_expires_us: TimestampField | None = None  # when its certificate ends; None: it speaks no TLS
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
     # Since the start: messages_in, bytes_in, acks_made, dropped, …

@@ -96,27 +96,7 @@ class Node:
             stopping=_STOPPING,
         )
         self._verifying = Verifying(self._outbox, stopping=_STOPPING)
-        self._replicas = Replicas(
-            vfs,
-            settings,
-            self._outbox,
-            self._peers,
-            self._listening,
-            self._budget,
-            chance,
-            lambda: self._now,
-            image=lambda: self._cluster.image,
-            ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
-            administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
-            who=lambda: self.access.who,
-            hurry=lambda: self._cluster.standing.hurry(),
-            waits=lambda partition: self._arrivals.waits(partition.sid),
-            go_on=lambda: self._arrivals.go_on(),
-            confirmed_us=lambda: self._cluster.confirmed_us,
-            committed=self._grown,
-            resigned=self._resigned,
-            closed=self._partition_closed,
-        )
+        self._replicas = self._new_replicas(chance)
         self._partitions = self._replicas.partitions
         self._upkeep = self._replicas.upkeep
         self.access = Access(
@@ -138,6 +118,29 @@ class Node:
         answering = self._answering()
         self._storing, self._offsets, self._publishing = answering.storing, answering.offsets, answering.publishing
         self._handlers = answering.handlers
+
+    def _new_replicas(self, chance: Any) -> Replicas:
+        return Replicas(
+            self._vfs,
+            self._settings,
+            self._outbox,
+            self._peers,
+            self._listening,
+            self._budget,
+            chance,
+            lambda: self._now,
+            image=lambda: self._cluster.image,
+            ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
+            administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
+            who=lambda: self.access.who,
+            hurry=lambda: self._cluster.standing.hurry(),
+            waits=lambda partition: self._arrivals.waits(partition.sid),
+            go_on=lambda: self._arrivals.go_on(),
+            confirmed_us=lambda: self._cluster.confirmed_us,
+            committed=self._grown,
+            resigned=self._resigned,
+            closed=self._partition_closed,
+        )
 
     def _answering(self) -> Answering:
         return Answering(

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.broker.output import Output, Written, _is_cached
 from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.transport import PlainTransport
 from penstock.node.step import Extent
 from penstock.vfs.real import RealVfs
 
@@ -57,7 +58,7 @@ class Sending:
         self.buffers = SharedBudget(1_000)
         self.files = SharedBudget(2)
         self.damaged: list[str] = []
-        self.output = Output(ours, self.buffers, self.files, lambda: 0)
+        self.output = Output(PlainTransport(ours), self.buffers, self.files, lambda: 0)
 
     def extent(self, name: str, start: int, end: int) -> Extent:
         """A part of a file that is made with its first one."""
