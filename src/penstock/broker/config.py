@@ -128,8 +128,9 @@ def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
     except OSError as error:
         mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
         return given
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError among them
-        mistakes.append(f"{file}: is not valid TOML: {error}")
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError among them
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        mistakes.append(f"{file}: is not valid TOML: {reason}")
         return given
     for name, value in content.items():
         setting = SETTINGS.get(name)

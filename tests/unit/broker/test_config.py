@@ -335,3 +335,21 @@ def test_an_even_number_of_voters_is_advised_against(count: int, said: str | Non
     cluster = ",".join(f"{number}@127.0.0.1:{number}" for number in range(1, count + 1))
     advice = voters_advice(load(environment={}, flags={"id": 1, "cluster": cluster, "nats": "h"}).voters)
     assert (advice is None) if said is None else (advice is not None and said in advice)
+
+
+def test_a_file_that_is_nested_too_deeply_is_a_mistake(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", f"nats = {'[' * 5_000}{']' * 5_000}\n")
+    (mistake,) = mistakes_of(file=file)
+    assert mistake == f"{file}: is not valid TOML: nested too deeply"
+
+
+def test_a_home_that_nobody_has_is_a_mistake() -> None:
+    (mistake,) = mistakes_of(environment={"PENSTOCK_DATA_DIR": "~nobody-of-that-name/data"})
+    assert mistake.startswith("PENSTOCK_DATA_DIR: ")
+
+
+@pytest.mark.parametrize("name", ["data_dir", "nats_password_file", "nats_creds", "nats_tls_ca"])
+def test_a_path_with_a_nul_is_a_mistake(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / "p.toml", f'nats = "h"\n{name} = "a\\u0000b"\n')
+    found = mistakes_of(file=file)
+    assert any("NUL" in mistake for mistake in found), found
