@@ -364,6 +364,7 @@ class Sorted:
             if place is not None:
                 self._partition, self._number = place[0], place[1] + 1
                 return ELSEWHERE
+            self._number = 0  # no offset: a verdict that has no number of its own goes with none
         if expects_id and not self._ids.is_of(offset - 1, data, fields.last_id, fields.last_id_end):
             return WRONG_LAST_ID
         return 0
