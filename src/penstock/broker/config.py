@@ -234,6 +234,8 @@ def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> 
     for name in ("cluster", "join"):
         if value[name] is not None:
             without_secrets[name] = [str(one) for one in value[name]]
+    if value["ports"] is not None:
+        without_secrets["ports"] = list(value["ports"])
     return {**without_secrets, "nats": [str(server) for server in servers or ()] or EMBEDDED}
 
 
@@ -272,7 +274,7 @@ def _toml_value(setting: Setting, value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, list):
-        return f"[{', '.join(_toml_text(part) for part in value)}]"
+        return f"[{', '.join(str(part) if isinstance(part, int) else _toml_text(part) for part in value)}]"
     return _toml_text(str(value))
 
 

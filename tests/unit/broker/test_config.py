@@ -353,3 +353,9 @@ def test_a_path_with_a_nul_is_a_mistake(tmp_path: Path, name: str) -> None:
     file = write(tmp_path / "p.toml", f'nats = "h"\n{name} = "a\\u0000b"\n')
     found = mistakes_of(file=file)
     assert any("NUL" in mistake for mistake in found), found
+
+
+def test_the_ports_of_several_brokers_are_shown_as_a_file_says_them(tmp_path: Path) -> None:
+    config = load(environment={}, flags={"brokers": "2", "ports": "7423,7424"})
+    again = load(file=write(tmp_path / "p.toml", to_toml(config)), environment={})
+    assert again.ports == config.ports == (7423, 7424)
