@@ -13,6 +13,7 @@ from typing import Any
 KEPT = Path(__file__).parent / "corpus"
 INPUTS_MAX = 40
 """Of one target in the repository."""
+OTHER_BYTES_MAX = 1_024
 
 
 def name_of(data: bytes) -> str:
@@ -35,8 +36,11 @@ def write(folder: Path, inputs: Iterable[bytes]) -> None:
             path.write_bytes(data)
 
 
-def minimised(inputs: Sequence[tuple[bytes, frozenset[Any]]]) -> list[bytes]:
-    """As few of these as run all that they run together, small ones first; INPUTS_MAX at most."""
+def minimised(inputs: Sequence[tuple[bytes, frozenset[Any]]], others: Iterable[bytes] = ()) -> list[bytes]:
+    """As few of these as run all that they run together, small ones first; then the smallest of `others`.
+
+    INPUTS_MAX at most, and of the others none that is longer than OTHER_BYTES_MAX.
+    """
     left = set().union(*(arcs for _, arcs in inputs))
     out: list[bytes] = []
     waiting = list(inputs)
@@ -47,4 +51,7 @@ def minimised(inputs: Sequence[tuple[bytes, frozenset[Any]]]) -> list[bytes]:
         waiting.remove(best)
         left -= best[1]
         out.append(best[0])
-    return out
+    rest = sorted(
+        {data for data in others if len(data) <= OTHER_BYTES_MAX} - {*out}, key=lambda data: (len(data), data)
+    )
+    return [*out, *rest[: max(0, INPUTS_MAX - len(out))]]

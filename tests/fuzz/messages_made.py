@@ -83,10 +83,14 @@ def harmed(chance: Random, message: bytes) -> bytes:
             places = layout.BUFFERS_POSITION + 8 * int(chance.random() * 32)
             layout.INT64.pack_into(out, min(places, len(out) - 8), chance.choice(_EDGES[:-2]))
         elif kind == 2:
-            layout.INT64.pack_into(out, layout.NODES_POSITION + 8 * int(chance.random() * 12), chance.choice(_EDGES[:-2]))
+            layout.INT64.pack_into(
+                out, layout.NODES_POSITION + 8 * int(chance.random() * 12), chance.choice(_EDGES[:-2])
+            )
         else:
             at = layout.BODY_POSITION + 4 * int(chance.random() * max(1, (len(out) - layout.BODY_POSITION) // 4))
-            struct.pack_into("<I", out, min(at, len(out) - 4), chance.choice((0, 1, 8, 2**31 - 1, 2**32 - 1, 0x80, 200)))
+            struct.pack_into(
+                "<I", out, min(at, len(out) - 4), chance.choice((0, 1, 8, 2**31 - 1, 2**32 - 1, 0x80, 200))
+            )
     return sealed(bytes(out))
 
 

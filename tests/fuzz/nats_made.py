@@ -13,7 +13,7 @@ _NAMES = (
 )  # fmt: skip
 _VALUES = (
     "1", "0", "orders", "41", "18446744073709551616", "-1", "none", "leader", "all", "sub", "1h30m", "never", "AP8=",
-    "AP8", "====", "k", "", " k ", "é", "x" * 300, "9" * 40, "1 2",
+    "AP8", "====", "k", "", " k ", "é", "x" * 300, "9" * 40, "1 2", "x",
 )  # fmt: skip
 _SUBJECTS = (b"a.b", b"orders.x", b"a", "größe.→".encode(), b"$JS.API.x", b"_INBOX.x.1", b"x" * 200, b"a..b", b"a.*")
 _REPLIES = (b"", b"_INBOX.r.7 ", b"r ", b"$JS.ACK.x ", b"a.* ", "é ".encode())
@@ -54,7 +54,9 @@ def made_info(chance: Random) -> bytes:
     """An INFO line."""
     said: dict[str, object] = {"server_name": "n", "version": "2.10.0", "headers": True, "max_payload": 1_048_576}
     for _ in range(int(chance.random() * 3)):
-        name = chance.choice(("headers", "max_payload", "tls_required", "tls_available", "nonce", "ldm", "version", "x"))
+        name = chance.choice(
+            ("headers", "max_payload", "tls_required", "tls_available", "nonce", "ldm", "version", "x")
+        )
         said[name] = chance.choice((None, True, False, 0, -1, 2**63, 2**64, 1.5, "", "n" * 40, [], {}, "\ud7ff"))
     text = json.dumps(said).encode()
     kind = chance.random()
@@ -78,7 +80,9 @@ def made_line(chance: Random) -> bytes:
         return made_info(chance)
     if kind == 6:
         return b"-ERR %b\r\n" % chance.choice(_ERRORS)
-    return chance.choice((b"ping\r\n", b"PONG \r\n", b"MSG\r\n", b"HMSG a 1 2\r\n", b"x" * 5_000, b"\0\r\n", b"INFO\r\n"))
+    return chance.choice(
+        (b"ping\r\n", b"PONG \r\n", b"MSG\r\n", b"HMSG a 1 2\r\n", b"x" * 5_000, b"\0\r\n", b"INFO\r\n")
+    )
 
 
 def made_protocol(chance: Random, value_of: Callable[[Random], bytes] | None = None) -> bytes:

@@ -1,6 +1,6 @@
 """Several byte strings in one input, so that mutations and splices go across them: files of a folder, frames, keys.
 
-    u16 number of bytes, little-endian | these | u16 | these | …       the last part may be short
+u16 number of bytes, little-endian | these | u16 | these | …       the last part may be short
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fuzz every decoder that faces a socket or a file, one process at a time, at the lowest priority.
 
-    python dev.py fuzz                                   every target, up to 10,000,000 inputs each; goes on where it was
+    python dev.py fuzz                                   every target, up to 10,000,000 inputs each; goes on later
     python dev.py fuzz --targets frames,scan --seconds 60
     python dev.py fuzz --coverage                        what of each decoder is reached; fails below 90 % of its lines
     python dev.py fuzz --asan --targets scan,rows        the hot path compiled with gcc's sanitizers
@@ -19,7 +19,7 @@
 | memory read or written outside of an object, or freed        | AddressSanitizer, with Python's own malloc off   |
 | overflow of a signed number, a misaligned read               | UndefinedBehaviorSanitizer                       |
 
-A finding is written to `build/fuzz/findings`; its target rests until `--again`. docs/how-to/fuzz.md says what to do with it.
+A finding is written to `build/fuzz/findings`; its target rests until `--again`. docs/how-to/fuzz.md says what then.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -46,7 +47,8 @@ STATE = BUILD / "state.json"
 SANITIZE = "-fsanitize=address,undefined"
 INPUTS = 10_000_000
 ROUND_SECONDS = 30.0
-TRACE_SECONDS = 40.0
+TRACE_SECONDS = 5.0
+"""Of CPU."""
 TRACE_INPUTS = 20_000
 STALL_SECONDS = 120
 BUILD_SECONDS_MAX = 900
@@ -93,7 +95,7 @@ def as_installed(*, plain: bool = False) -> dict[str, str]:
 
 def engine(order: dict[str, object], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """One run of the engine, which may die."""
-    seconds = float(str(order["seconds"])) + STALL_SECONDS
+    seconds = 10 * float(str(order["seconds"])) + STALL_SECONDS  # others may have the processor
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.engine", json.dumps(order)]
     try:
         return subprocess.run(
@@ -221,7 +223,9 @@ class Runner:
         done = sum(min(self.of(one)[self.kind], self.options.inputs) for one in self.targets)
         columns = 30
         bar = "█" * int(columns * done / wanted)
-        text = f"{bar:░<{columns}} {100 * done / wanted:5.1f} %  {done:,} inputs, {target} {self.of(target)[self.kind]:,}"
+        text = (
+            f"{bar:░<{columns}} {100 * done / wanted:5.1f} %  {done:,} inputs, {target} {self.of(target)[self.kind]:,}"
+        )
         print(f"\r{text:<100}" if sys.stdout.isatty() else text, end="" if sys.stdout.isatty() else "\n", flush=True)
 
 
@@ -254,7 +258,9 @@ def coverage(targets: list[str], options: argparse.Namespace, state: State) -> b
         )
         known |= {"lines": round(lines, 4), "branches": round(branches, 4), "kept": found["corpus"]}
         write_state(state)
-        print(f"{target:<16} {lines:6.1%} of lines, {branches:6.1%} of branches, by {found['corpus']} inputs", flush=True)
+        print(
+            f"{target:<16} {lines:6.1%} of lines, {branches:6.1%} of branches, by {found['corpus']} inputs", flush=True
+        )
         if lines < COVERAGE_MIN or options.missed:
             print(f"  not reached: {' '.join(found['missed'])}")
         went_well &= lines >= COVERAGE_MIN
@@ -290,7 +296,9 @@ def table(state: State, targets: Iterable[str]) -> str:
 
 def record(state: State, path: Path, seed: int) -> None:
     """What was done, for `docs/benchmarks`."""
-    kept = {name: {**state[name], "kept": len(list((corpus.KEPT / name).glob("*")))} for name in TARGETS if name in state}
+    kept = {
+        name: {**state[name], "kept": len(list((corpus.KEPT / name).glob("*")))} for name in TARGETS if name in state
+    }
     path.write_text(json.dumps({"what": "fuzz", "seed": seed, "targets": kept}, indent=1) + "\n")
 
 
@@ -308,12 +316,16 @@ def _parsed() -> argparse.Namespace:
         prog="dev.py fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--targets", default=",".join(TARGETS), help="which, with commas between; all")
-    parser.add_argument("--inputs", type=int, default=INPUTS, help=f"of each target, those of earlier runs too ({INPUTS:,})")
+    parser.add_argument(
+        "--inputs", type=int, default=INPUTS, help=f"of each target, those of earlier runs too ({INPUTS:,})"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of all together, at most")
     parser.add_argument("--seed", type=int, default=20261125)
     parser.add_argument("--compare-every", type=int, default=50, help="compare with plain on one input in so many (50)")
     parser.add_argument("--asan", action="store_true", help="with gcc's address and undefined-behaviour sanitizers")
-    parser.add_argument("--coverage", action="store_true", help="trace the decoders; fails below 90 %% of the lines of one")
+    parser.add_argument(
+        "--coverage", action="store_true", help="trace the decoders; fails below 90 %% of the lines of one"
+    )
     parser.add_argument("--missed", action="store_true", help="with --coverage: name the lines that are not reached")
     parser.add_argument("--keep", action="store_true", help="with --coverage: replace the corpus of the repository")
     parser.add_argument("--again", action="store_true", help="also targets that have a finding")
@@ -332,7 +344,8 @@ def main() -> int:
     options = _parsed()
     targets = options.targets.split(",")
     BUILD.mkdir(parents=True, exist_ok=True)
-    os.nice(19)
+    os.nice(5 if options.coverage else 19)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the engine ends with it
     if options.fresh:
         STATE.unlink(missing_ok=True)
     if options.asan and not options.table:

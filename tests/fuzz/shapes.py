@@ -1,7 +1,7 @@
 """Values of message types, made from the types themselves: within their bounds, at their bounds, beyond them.
 
-Rules: a type that nothing is known of is a TypeError when its maker is asked for, so that no new message goes without
-inputs. What comes out is what an encoder takes: numbers, text, lists, maps. With a rate above 0, each place of it may be
+Rules: a type that nothing is known of is a TypeError when its maker is asked for: no new message goes without inputs.
+ What comes out is what an encoder takes: numbers, text, lists, maps. With a rate above 0, each place of it may be
 something else: of another type, beyond its bounds, missing, twice, one too many, out of order.
 """
 
@@ -57,7 +57,7 @@ def _text(kind: inspect.StrType) -> Make:
     choices = tuple(text for text in _TEXTS if len(text) >= low and (high is None or len(text) <= high))
     if kind.pattern is not None:
         choices = ("a", "archive-1", "x" * min(high or 20, 64))
-    choices = (*choices, widest) or ("x" * low,)
+    choices = (*choices, widest)
 
     def make(chance: Random, rate: float) -> Any:
         if rate and chance.random() < rate:
@@ -231,8 +231,6 @@ def maker_of(kind: Any) -> Make:
 
 _msgpack = msgspec.msgpack.Encoder()
 _json = msgspec.json.Encoder()
-
-
 
 
 def as_msgpack(value: Any) -> bytes:

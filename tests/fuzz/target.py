@@ -35,7 +35,7 @@ INPUT_SECONDS_MAX = 0.5
 
 MEMORY_BYTES_BASE = 2 * 1024 * 1024
 MEMORY_BYTES_PER_BYTE = 200
-"""What the decoding of an input may take at once, of Python's memory: a fixed part, and so much for each of its bytes."""
+"""What the decoding of an input may take at once of Python's memory: a fixed part, and so much for each byte of it."""
 
 
 @dataclass(frozen=True)

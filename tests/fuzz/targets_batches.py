@@ -20,9 +20,7 @@ from tests.batch_samples import rows_of
 from tests.fuzz.messages_made import harmed, made_message, made_messages, sealed
 from tests.fuzz.target import Cover, Modules, Target
 
-_REFUSALS = frozenset(
-    {ErrorCode.CORRUPT_BATCH, ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE, ErrorCode.KEY_ELSEWHERE}
-)
+_REFUSALS = frozenset({ErrorCode.CORRUPT_BATCH, ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE, ErrorCode.KEY_ELSEWHERE})
 _SPLIT: Split = parse_split("key")
 _CONFIG = StreamConfig(name="orders", subject="orders.>", partitions=3, partition_by="key")
 _OWN = OwnKeys(1, _SPLIT, key_map_of(_CONFIG, ()))
@@ -171,7 +169,9 @@ TARGETS: tuple[Target, ...] = (
         checked_append,
         made_append,
         (
-            Cover("penstock.node.queries", ("CheckAppend", "RowRules", "OwnKeys.check"), {"RowRules.of": "of a config"}),
+            Cover(
+                "penstock.node.queries", ("CheckAppend", "RowRules", "OwnKeys.check"), {"RowRules.of": "of a config"}
+            ),
             Cover(
                 "penstock.batch.codec",
                 ("read_header", "verify", "check_values", "own_copy", "renumber", "check_rows"),

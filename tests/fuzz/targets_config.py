@@ -28,7 +28,8 @@ _TEXTS = (
     "127.0.0.1:7422", "[::1]:0", "0.0.0.0:1", "localhost", "x:y:z", "host:99999", "1@10.0.0.1:1,2@10.0.0.2:2",
     "1@a:1,1@a:1", "0@a:1", "@", ",", "nats://u:p@h:1,tls://t@h", "nats://h:0", "http://h", "nats://[::1", "h/x?y#z",
     "64MiB", "1.5GB", "9" * 30, "9" * 5_000, "1h30m", "9" * 60 + "!", "7d", "0", "-1", "true", "yes", "~", "~nobody/x",
-    "a\0b", "info", "json", "", " ", "é", "x" * 300, "²", "٣", "auto", "7422,7423", "7422-7425", "secret", "creds", "nkey",
+    "a\0b", "info", "json", "", " ", "é", "x" * 300, "²", "٣", "auto", "7422,7423", "7422-7425", "secret", "creds",
+    "nkey",
 )  # fmt: skip
 _SECRETS = {
     "secret": b"p\n",
@@ -66,7 +67,6 @@ def config(modules: Modules, data: bytes) -> object:
     try:
         found = load(file=file, environment=environment, flags=flags)
     except ConfigError as error:
-        assert error.mistakes
         assert all(isinstance(one, str) and one for one in error.mistakes)
         return " ".join(one.rpartition(": ")[2][:30] for one in error.mistakes[:2]).translate(_NO_DIGITS)
     text = to_toml(found)
@@ -91,10 +91,14 @@ def _toml_value(chance: Random) -> str:
     if kind < 0.6:
         return json.dumps(text)
     if kind < 0.7:
-        return chance.choice(("0", "1", "-1", "7422", "65536", "true", "false", "1.5", "nan", "2026-11-25", "9" * 5_000))
+        return chance.choice(
+            ("0", "1", "-1", "7422", "65536", "true", "false", "1.5", "nan", "2026-11-25", "9" * 5_000)
+        )
     if kind < 0.85:
         return json.dumps([text, _TEXTS[int(chance.random() * 8)]])
-    return chance.choice(("[]", '["", ""]', "[1, true]", "{ a = 1 }", "[[]]", "''''''", '"\\u0000"', "[" * 900 + "]" * 900))
+    return chance.choice(
+        ("[]", '["", ""]', "[1, true]", "{ a = 1 }", "[[]]", "''''''", '"\\u0000"', "[" * 900 + "]" * 900)
+    )
 
 
 def made_config(chance: Random) -> bytes:
@@ -102,7 +106,11 @@ def made_config(chance: Random) -> bytes:
     names = tuple(SETTINGS)
     lines = [f"{_setting(chance, names)} = {_toml_value(chance)}" for _ in range(int(chance.random() * 4))]
     if chance.random() < 0.05:
-        lines.append(chance.choice(("[nats]", "port = 1", "[nats]\nport = 1", "[[a]]", "a = ", "é = 1", "nats_prot = 1")))
+        lines.append(
+            chance.choice(("[nats]", "port = 1", "[nats]\nport = 1", "[[a]]", "a = ", "é = 1", "nats_prot = 1"))
+        )
+    if chance.random() < 0.4:
+        lines += _cluster(chance)
     parts = ["\n".join(lines).encode()]
     for _ in range(int(chance.random() * 3)):
         name = _setting(chance, names)
@@ -111,6 +119,29 @@ def made_config(chance: Random) -> bytes:
             name = chance.choice(("PENSTOCK_PORT", "PENSTOCK_SERVER", "PENSTOCK_X", "PENSTOCK_SERVICE_HOST"))
         parts.append(f"{name}={_TEXTS[int(chance.random() * len(_TEXTS))]}".encode())
     return joined(parts)
+
+
+_TOGETHER = (
+    "insecure = true", 'nats = "nats://u:p@h:1,h2"', "nats_port = 5", "brokers = 2", "ports = [7422, 7423]",
+    "pin = true",
+    'partition_in_flight_bytes = "1GiB"', 'nats_user = "u"', 'nats_password = "hush"', 'nats_creds = "creds"',
+    'nats_nkey_seed = "nkey"', 'nats_token = "hush"', 'rack = "r"',
+)  # fmt: skip
+
+
+def _cluster(chance: Random) -> list[str]:
+    """Settings of a broker that has others, which may go together."""
+    hosts = ("127.0.0.1", "10.0.0.1", "localhost", "[::1]", "host.example", "0.0.0.0")
+    here, there = (f"{chance.choice(hosts)}:{chance.choice((0, 7422, 7423))}" for _ in range(2))
+    lines = [chance.choice((f'cluster = ["1@{here}", "2@{there}"]', f'cluster = "1@{here}"', f'join = "{there}"'))]
+    others = (
+        f"id = {chance.choice((1, 1, 2, 3))}",
+        f'listen = "{here}"',
+        f'advertise = "{there}"',
+        f'nats_password_file = "{chance.choice(tuple(_SECRETS))}"',
+        *_TOGETHER,
+    )
+    return lines + [line for line in others if chance.random() < 0.25]
 
 
 def _setting(chance: Random, names: tuple[str, ...]) -> str:
@@ -126,7 +157,6 @@ def nats_urls(modules: Modules, data: bytes) -> object:
     try:
         found = parse_nats_urls(text)
     except ConfigError as error:
-        assert error.mistakes
         for part in text.split(","):
             if "hush" in part.rpartition("@")[0] and text.count("hush") == 1:
                 assert not any("hush" in one for one in error.mistakes), (text, error.mistakes)
@@ -163,17 +193,27 @@ def data_dir(modules: Modules, data: bytes) -> object:
     folder.mkdir(exist_ok=True)
     is_machine = name > b"\x7f"
     file = folder / (MACHINE_FILE if is_machine else "penstock.json")
-    file.write_bytes(content)
+    what = clean[0] % 64 if clean else 0
+    if what == 1:
+        file.mkdir()
+    elif what != 2:
+        file.write_bytes(content)
+    if what == 3 and is_machine:
+        (folder / "penstock.json").write_bytes(content)
     try:
         taken = take_machine_dir(folder) if is_machine else take_data_dir(folder, BrokerId(1))
     except OperationalError as error:
         return str(error).partition(" is ")[2][:40].translate(_NO_DIGITS)
     else:
         taken.release()
-        return f"taken {is_machine} {clean > chr(127).encode()}"
+        return f"taken {is_machine} {what == 2}"
     finally:
-        assert file.read_bytes() == content
-        file.unlink()
+        if file.is_dir():
+            file.rmdir()
+        elif what != 2:
+            assert file.read_bytes() == content
+        for path in folder.iterdir():
+            path.unlink()
 
 
 def made_data_dir(chance: Random) -> bytes:
@@ -181,7 +221,12 @@ def made_data_dir(chance: Random) -> bytes:
     head = bytes((int(chance.random() * 256), int(chance.random() * 256)))
     kind = chance.random()
     if kind < 0.02:
-        return head + b'{"format":1,"id":"x","crc32c":"0","more":' + chance.choice((DEEP_JSON, b"9" * 5_000, b"1e999")) + b"}"
+        return (
+            head
+            + b'{"format":1,"id":"x","crc32c":"0","more":'
+            + chance.choice((DEEP_JSON, b"9" * 5_000, b"1e999"))
+            + b"}"
+        )
     if head[0] > 0x7F:
         return head + made_json(chance, _NUMBERED)
     said: dict[str, object] = {"format": 1, "id": "0123", "broker_id": 1, "cluster_id": "c"}
@@ -256,7 +301,9 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "clean_stop",
         clean_stop,
-        lambda chance: chance.choice((b"1", b"42", b"9" * 20, b"9" * 21, b"-1", b"", "٣".encode(), b"1\n", b"0x1", b"\xb2")),
+        lambda chance: chance.choice(
+            (b"1", b"42", b"9" * 20, b"9" * 21, b"-1", b"", "٣".encode(), b"1\n", b"0x1", b"\xb2")
+        ),
         (Cover("penstock.node.clean_stop", ("take_clean_stop", "mark_clean_stop")),),
     ),
 )

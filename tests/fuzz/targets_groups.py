@@ -1,4 +1,4 @@
-"""What the log itself says of groups, of producers and of what was published: rows and headers that came back from it."""
+"""What the log itself says of groups, of producers and of what was published: its rows and headers, read back."""
 
 from __future__ import annotations
 
@@ -139,8 +139,7 @@ def made_runs(chance: Random) -> bytes:
     """Headers of producers that go on, and of runs of some pieces; here and there one that does not belong."""
     pick = chance.choice
     parts: list[bytes] = []
-    base = 0
-    for _ in range(1 + int(chance.random() * 8)):
+    for base in range(1 + int(chance.random() * 8)):
         is_run = chance.random() < 0.5
         fields = {
             "base_offset": base,
@@ -155,7 +154,6 @@ def made_runs(chance: Random) -> bytes:
             "max_timestamp_us": pick((_NOW_US, _NOW_US, 5, 2**63 - 1, -(2**63))),
         }
         parts.append(bytes(with_header(message_of(SMALL), **fields))[: codec.PREFIX_BYTES])
-        base += 1
     return joined(parts)
 
 
@@ -164,7 +162,10 @@ TARGETS: tuple[Target, ...] = (
         "offsets_rows",
         offsets_rows,
         made_offsets_rows,
-        (Cover("penstock.groups.rows"), Cover("penstock.groups.offsets", ("Offsets",), {"Offsets.__contains__": "one"})),
+        (
+            Cover("penstock.groups.rows"),
+            Cover("penstock.groups.offsets", ("Offsets",), {"Offsets.__contains__": "one"}),
+        ),
         pieces=(b"v1/offset/", b"v1/group/", b"/", b"{", b"}", b'"offset":', b"null", b"\\ud800", b"[["),
         memory_bytes=4 * 1024 * 1024,
     ),

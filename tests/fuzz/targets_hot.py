@@ -30,7 +30,9 @@ def _patches(count: int) -> Callable[[Random], bytes]:
         out = bytes((int(chance.random() * count),))
         for _ in range(int(chance.random() * 4)):
             place = 4 * int(chance.random() * 160) if chance.random() < 0.7 else int(chance.random() * 4_000)
-            number = numbers[int(chance.random() * len(numbers))] if chance.random() < 0.6 else int(chance.random() * 99)
+            number = (
+                numbers[int(chance.random() * len(numbers))] if chance.random() < 0.6 else int(chance.random() * 99)
+            )
             out += struct.pack("<HI", place, number)
         return out
 
@@ -84,7 +86,7 @@ def _flagged(made: Callable[[Random], bytes], *flags: int) -> Callable[[Random],
 
 
 def _ingested(chance: Random) -> bytes:
-    return bytes((chance.choice((0x80, 0xFF, 0x20)), chance.choice((0, 1, 3, 5, 0x19, 0x80, 0x85)))) + made_protocol(
+    return bytes((int(chance.random() * 256), chance.choice((0, 1, 3, 5, 0x19, 0x80, 0x85)))) + made_protocol(
         chance, made_envelope
     )
 
@@ -128,14 +130,23 @@ TARGETS: tuple[Target, ...] = (
     _target("scan", hot_runs.scan, _scanned, _hot("scan")),
     _target("headers", hot_runs.headers, made_block, _hot("headers")),
     _target("ingest", hot_runs.ingest, _ingested, _hot("verdicts"), _hot("refusals")),
-    _target("enveloped", hot_runs.enveloped, _flagged(made_envelope, 0, 1, 4, 5, 0x82, 0x83, 2), _hot("unwrap")),
+    _target("enveloped", hot_runs.enveloped, _flagged(made_envelope, *range(256)), _hot("unwrap")),
     _target("message", hot_runs.message, _messages, _hot("message")),
-    _target("rows", hot_runs.rows, _patches(4), _hot("rows")),
+    _target("rows", hot_runs.rows, _patches(5), _hot("rows", "Rows", "copied")),
     _target("join", hot_runs.join, _joined, _hot("join")),
     _target("envelope", hot_runs.envelope, _flagged(made_envelope, 0, 0xFF), _hot("envelope")),
-    _target("keyhash", hot_runs.keyhash, _keys, _hot("keyhash"), _hot("keymap")),
     _target(
-        "compressed", hot_runs.compressed, _patches(4), Cover("penstock.batch.compression", ("unpacked", "_unpacked"))
+        "keyhash",
+        hot_runs.keyhash,
+        _keys,
+        _hot("keyhash"),
+        _hot("keymap", "KeyMap.partitions_of", "KeyMap.place", "_mix"),
+    ),
+    _target(
+        "compressed",
+        hot_runs.compressed,
+        _patches(4),
+        Cover("penstock.batch.compression", ("unpacked", "_view", "_lengths", "_wanted", "is_compressed")),
     ),
     _target("numbers", hot_runs.numbers, _numbers, _hot("numbers", "number_mistake")),
     _target(

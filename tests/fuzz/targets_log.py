@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
+from itertools import pairwise
 from random import Random
 
 from penstock.base import limits
@@ -43,11 +45,9 @@ def checkpoint(modules: Modules, data: bytes) -> object:
     if found.newest is None:
         return f"none {len(found.mistakes)}"
     assert checkpoints.unpack_slot(checkpoints.pack_slot(found.newest)) == found.newest
-    if found.newest.sequence > 2**63:
+    if found.newest.sequence >= 2**63:
         return "late"
-    file = checkpoints.CheckpointFile(
-        vfs, "log", found.newest.sequence, found.slot, is_alone=found.is_alone
-    )
+    file = checkpoints.CheckpointFile(vfs, "log", found.newest.sequence, found.slot, is_alone=found.is_alone)
     file.write(found.newest)
     file.sync()
     again = checkpoints.read(vfs, "log").newest
@@ -62,7 +62,7 @@ def made_checkpoint(chance: Random) -> bytes:
         if chance.random() < 0.85:
             values = [chance.choice(_EDGES) for _ in range(9)]
             values[2], values[3] = values[2] % 2**32, values[3] % 2**32
-            point = checkpoints.Checkpoint(4 + slot, *values[1:], 0)
+            point = checkpoints.Checkpoint._make([4 + slot, *values[1:], 0])
             out[4096 * slot : 4096 * slot + 96] = checkpoints.pack_slot(point)
     return bytes(out[: int(chance.random() * len(out))] if chance.random() < 0.1 else out)
 
@@ -88,7 +88,7 @@ def lineage(modules: Modules, data: bytes) -> object:
     again = lineages.read(vfs, "log")
     if again.mistake is None and len(again.entries) == len(entries):
         assert again.entries == entries, (again.entries, entries)
-    assert all(one.leader_epoch < two.leader_epoch for one, two in zip(entries, entries[1:], strict=False))
+    assert all(one.leader_epoch < two.leader_epoch for one, two in pairwise(entries))
     assert all(one.start_offset <= 50 for one in entries)
     one = lineages.Lineage(vfs, "log", entries)
     for epoch in (0, 1, 3, 2**32):
@@ -156,7 +156,9 @@ def index_file(modules: Modules, data: bytes) -> object:
         entries.entry(number) for number in range(min(entries.count, 20))
     ]
     if all(max(packed.entry(number)[:3]) < 2**63 for number in range(packed.count)):
-        assert list(packed.columns().base_offsets) == [packed.entry(number).base_offset for number in range(packed.count)]
+        assert list(packed.columns().base_offsets) == [
+            packed.entry(number).base_offset for number in range(packed.count)
+        ]
     packed.last_at_or_below(7)
     return out + f"{min(entries.count, 9)}"
 
@@ -167,7 +169,9 @@ def made_index(chance: Random) -> bytes:
     for _ in range(int(chance.random() * 8)):
         size, rows = chance.choice((704, 900, 2**31)), chance.choice((1, 2, 3))
         edge = chance.choice(_EDGES) if chance.random() < 0.05 else offset
-        body = index._BODY.pack(position, edge, offset + rows, 5, 7, size, rows, 1, 9, 1 if chance.random() < 0.98 else 2)
+        body = index._BODY.pack(
+            position, edge, offset + rows, 5, 7, size, rows, 1, 9, 1 if chance.random() < 0.98 else 2
+        )
         out += body + struct.pack("<I", crc32c(body))
         position, offset = position + size, offset + rows
     return out + bytes(int(chance.random() * 64) if chance.random() < 0.1 else 0)
@@ -213,7 +217,9 @@ def made_folder(chance: Random) -> bytes:
     elif kind < 0.4:
         files[b"lineage"] = made_lineage(chance)
     elif kind < 0.6:
-        files[b"%020d.arrows" % 0] = schema_message(7, chance.choice((0, 0, 0, 1))) + messages_made.made_messages(chance)
+        files[b"%020d.arrows" % 0] = schema_message(7, chance.choice((0, 0, 0, 1))) + messages_made.made_messages(
+            chance
+        )
     elif kind < 0.65:
         files[name] = files[name][: int(chance.random() * len(files[name]))]
     return joined(part for item in files.items() for part in item)
@@ -247,10 +253,8 @@ def _readable(log: Log) -> list[Message]:
         except RemoteError as error:
             after = error.details["end_offset"]
         else:
-            try:
+            with contextlib.suppress(CorruptionError):  # a batch with a right checksum whose rows nobody checks here
                 found += messages_in(data)
-            except CorruptionError:
-                pass  # a batch with a right checksum whose rows nobody checks here
             after = header.end_offset
         assert after > offset, (after, offset)
         offset = after
@@ -271,7 +275,8 @@ def folder(modules: Modules, data: bytes) -> object:
     verified = verify_log(vfs, DIRECTORY)
     assert all_files(vfs) == files
     for path in dump.log_files(vfs, DIRECTORY):
-        assert all(isinstance(row, dict) for row in dump.file_rows(vfs, path))
+        if ".cut-" not in path:
+            assert all(isinstance(row, dict) for row in dump.file_rows(vfs, path))
     log = open_log(vfs, _CONFIG)
     assert (log.state is LogState.READ_ONLY) == bool(log.damage), (log.state, log.damage)
     assert 0 <= log.log_start <= log.log_end
@@ -302,8 +307,22 @@ TARGETS: tuple[Target, ...] = (
         (
             Cover(
                 "penstock.commitlog.lineage",
-                ("pack_entry", "unpack_entry", "read", "_take", "rewrite", "write_new", "put_in_place", "is_in_doubt",
-                 "recover", "amended", "_mend", "_write_again", "still_needed", "Lineage.epoch_end"),
+                (
+                    "pack_entry",
+                    "unpack_entry",
+                    "read",
+                    "_take",
+                    "rewrite",
+                    "write_new",
+                    "put_in_place",
+                    "is_in_doubt",
+                    "recover",
+                    "amended",
+                    "_mend",
+                    "_write_again",
+                    "still_needed",
+                    "Lineage.epoch_end",
+                ),
             ),
         ),
         seal=sealed_lineage,  # type: ignore[arg-type]
@@ -315,8 +334,15 @@ TARGETS: tuple[Target, ...] = (
         (
             Cover(
                 "penstock.commitlog.index",
-                ("unpack_entry", "FileEntries", "PackedEntries", "last_sound_entry", "first_not_before",
-                 "last_ending_at_or_below", "last_ending_at_or_below_position"),
+                (
+                    "unpack_entry",
+                    "FileEntries",
+                    "PackedEntries",
+                    "last_sound_entry",
+                    "first_not_before",
+                    "last_ending_at_or_below",
+                    "last_ending_at_or_below_position",
+                ),
                 {"PackedEntries.data": "a property that nobody calls while it is read"},
             ),
         ),
@@ -336,4 +362,4 @@ TARGETS: tuple[Target, ...] = (
         memory_bytes=limits.SCAN_READ_BYTES * 4 + 32 * 1024 * 1024,
         is_slow=True,
     ),
-)  # fmt: skip
+)

@@ -160,7 +160,9 @@ def sealed_journal(data: bytes) -> bytes:
 
 
 TARGETS: tuple[Target, ...] = (
-    Target("command", command, made_command, (Cover("penstock.metadata.commands", ("decode_command", "encode_command")),)),
+    Target(
+        "command", command, made_command, (Cover("penstock.metadata.commands", ("decode_command", "encode_command")),)
+    ),
     Target(
         "image",
         image,

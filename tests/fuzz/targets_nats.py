@@ -96,7 +96,7 @@ TARGETS: tuple[Target, ...] = (
         nats_session,
         made_nats,
         (
-            Cover("penstock.ingest.connect", (), {"Authentication": _NONE}),
+            Cover("penstock.ingest.connect"),
             Cover(
                 "penstock.ingest.nats",
                 ("NatsSession",),
@@ -108,7 +108,17 @@ TARGETS: tuple[Target, ...] = (
                 },
             ),
         ),
-        pieces=(b"\r\n", b"PING\r\n", b"PONG\r\n", b"INFO {}\r\n", b"-ERR ", b"MSG a.b 1 0\r\n\r\n", b"HMSG ", b'"', b"\\"),
+        pieces=(
+            b"\r\n",
+            b"PING\r\n",
+            b"PONG\r\n",
+            b"INFO {}\r\n",
+            b"-ERR ",
+            b"MSG a.b 1 0\r\n\r\n",
+            b"HMSG ",
+            b'"',
+            b"\\",
+        ),
         memory_bytes=8 * 1024 * 1024,
     ),
 )

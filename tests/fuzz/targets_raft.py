@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
 from penstock.raft import Membership, Snapshot, Storage
 from penstock.raft.membership import encode_membership
@@ -17,6 +19,7 @@ from penstock.raft.messages import Message
 from penstock.raft.records import decode_record, read_contents, read_records
 from penstock.raft.snapshot_file import decode_snapshot, encode_snapshot
 from penstock.raft.stored import stored_entries, stored_snapshot
+from penstock.raft.terms import next_term
 from penstock.raft.wire import contradiction, decode_message, encode_message, is_believable
 from penstock.vfs.mark import Mark
 from tests.fuzz.disks import all_files, holding
@@ -62,20 +65,36 @@ def made_raft_message(chance: Random) -> bytes:
 
 def _believable(chance: Random) -> bytes:
     """An append or a chunk whose numbers fit each other."""
-    term = (1 << 31 | 1) if chance.random() < 0.5 else chance.choice(_EDGES[1:7])
+    term = (
+        next_term(chance.choice((0, 1, 2**33)), BrokerId(1), 7) if chance.random() < 0.9 else chance.choice(_EDGES[1:7])
+    )
     membership = [[1, 2, 3], []] if chance.random() < 0.7 else _membership(chance, 0.1)
     if chance.random() < 0.3:
         data = b"d" * int(chance.random() * 9)
         size = len(data) + chance.choice((0, 0, 1, 2**30))
-        fields = [7, 1, 2, term, 9, min(1, term), membership, size, crc32c(data), 0, data]
+        position, last = chance.choice((0, 0, 1)), chance.choice((1, 1, 1, term, term + 1))
+        fields = [7, 1, 2, term, 9, last, membership, size, crc32c(data), position, data]
+    elif chance.random() < 0.2:
+        fields = [
+            chance.choice((1, 5, 11)),
+            1,
+            chance.choice((1, 2, 2)),
+            term,
+            9,
+            chance.choice((1, 1, term, 2**62)),
+            False,
+        ]
     else:
         index = int(chance.random() * 5)
         entries: list[Any] = []
         for _ in range(int(chance.random() * 4)):
             index += 1 if chance.random() < 0.97 else 2
             content = b"c" if chance.random() < 0.7 else msgspec.msgpack.encode(membership)
-            entries.append([term, index, 1 if content == b"c" else 2, content])
-        fields = [3, 1, 2, term, index - len(entries), 0, 0, entries]
+            entries.append([max(1, term - (chance.random() < 0.1)), index, 1 if content == b"c" else 2, content])
+        if entries and chance.random() < 0.05:
+            entries[-1][3] = bytes(chance.choice((limits.RAFT_ENTRY_BYTES_MAX + 1, limits.RAFT_APPEND_BYTES_MAX)))
+        before = chance.choice((0, 0, 1, term + 1))
+        fields = [3, 1, 2, term, index - len(entries), before, 0, entries]
     return msgspec.msgpack.encode(fields)
 
 
@@ -221,10 +240,11 @@ def sealed_snapshot(data: bytes) -> bytes:
 
 def mark(modules: Modules, data: bytes) -> object:
     """The mark of any bytes: an index, which moves on."""
-    vfs = holding({"m/mark": data})
+    vfs = holding({"m/mark": data} if data else {"m/other": b""})
     found = Mark(vfs, "m/mark")
     index = found.index
     assert 0 <= index < 2**64
+    found.move(index)  # it never goes back, and says nothing twice
     if index < 2**64 - 1:
         found.move(index + 1)
         again = Mark(vfs, "m/mark")
@@ -237,7 +257,7 @@ def mark(modules: Modules, data: bytes) -> object:
 def made_mark(chance: Random) -> bytes:
     """Two slots, or fewer."""
     slots = _mark_bytes(chance.choice(_EDGES)) + bytes(496) + _mark_bytes(chance.choice(_EDGES))
-    return slots if chance.random() < 0.9 else slots[: int(chance.random() * len(slots))]
+    return slots if chance.random() < 0.9 else slots[: int(chance.random() * len(slots)) * (chance.random() < 0.7)]
 
 
 TARGETS: tuple[Target, ...] = (
@@ -257,12 +277,20 @@ TARGETS: tuple[Target, ...] = (
         (
             Cover(
                 "penstock.raft.records",
-                ("Contents", "check_head", "read_contents", "read_records", "_content", "_synced_behind",
-                 "decode_record", "_take"),
+                (
+                    "Contents",
+                    "check_head",
+                    "read_contents",
+                    "read_records",
+                    "_content",
+                    "_synced_behind",
+                    "decode_record",
+                    "_take",
+                ),
             ),
         ),
         seal=sealed_log,
-    ),  # fmt: skip
+    ),
     Target(
         "raft_snapshot",
         raft_snapshot,
@@ -282,5 +310,5 @@ TARGETS: tuple[Target, ...] = (
         seal=sealed_storage,
         is_slow=True,
     ),
-    Target("mark", mark, made_mark, (Cover("penstock.vfs.mark"),)),
+    Target("mark", mark, made_mark, (Cover("penstock.vfs.mark", ("Mark", "_index_in")),)),
 )

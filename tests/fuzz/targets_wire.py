@@ -6,7 +6,6 @@ import struct
 from functools import cache
 from random import Random
 
-
 import msgspec
 
 from penstock.base import limits
@@ -37,7 +36,14 @@ _error_maker = maker_of(ErrorBody)
 _hello_maker = maker_of(HelloResponse)
 
 PIECES = (b"\xc0", b"\xc1", b"\x80", b"\x90", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff")
-PIECES += (b"\xdb\x7f\xff\xff\xff", b"\xd9\xff", b"\xc4\x00", b"\xcf" + b"\xff" * 8, b"\xd3\x80" + bytes(7), b"\xa5error")
+PIECES += (
+    b"\xdb\x7f\xff\xff\xff",
+    b"\xd9\xff",
+    b"\xc4\x00",
+    b"\xcf" + b"\xff" * 8,
+    b"\xd3\x80" + bytes(7),
+    b"\xa5error",
+)
 
 
 def sealed_frames(data: bytes) -> bytes:
@@ -326,13 +332,19 @@ TARGETS: tuple[Target, ...] = (
             Cover(
                 "penstock.wire.bodies",
                 (
-                    "decode_response", "decode_answer_body", "refusal_in", "_remote_error", "_text_keys",
-                    "request_versions", "_shared_version", "_reason",
+                    "decode_response",
+                    "decode_answer_body",
+                    "refusal_in",
+                    "_remote_error",
+                    "_text_keys",
+                    "request_versions",
+                    "_shared_version",
+                    "_reason",
                 ),
             ),
         ),
         pieces=PIECES,
-    ),  # fmt: skip
+    ),
     Target(
         "session",
         session,

@@ -6,10 +6,12 @@ process has the hot path plain. A branch is a conditional jump of the bytecode f
 
 from __future__ import annotations
 
+import ast
 import dis
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -37,8 +39,9 @@ def wanted_of(covers: Iterable[Cover]) -> Wanted:
         path = _path_of(cover.module)
         files.add(path)
         unknown = {*cover.names, *cover.but}
-        left_out: set[tuple[str, int]] = set()
-        for name, code in _functions(compile(Path(path).read_text(), path, "exec"), ""):
+        text = Path(path).read_text()
+        left_out = {(path, line) for line in _compiled_only(text)}
+        for name, code in _functions(compile(text, path, "exec"), ""):
             if excluded := _named(name, cover.but):
                 unknown -= excluded
                 left_out |= {(path, line) for line in _lines_of(code)}
@@ -48,10 +51,27 @@ def wanted_of(covers: Iterable[Cover]) -> Wanted:
             if chosen or not cover.names:
                 lines |= {(path, line) for line in _lines_of(code)}
                 branches |= {(path, here, there) for here, there in _branches_of(code)}
+        branches = {one for one in branches if not {(one[0], one[1]), (one[0], one[2])} & left_out}
         lines -= left_out
         if unknown:
             raise ValueError(f"{cover.module} has no {', '.join(sorted(unknown))}")
     return Wanted(frozenset(lines), frozenset(branches), frozenset(files))
+
+
+def _compiled_only(text: str) -> Iterator[int]:
+    """What plain Python never comes to: behind `if not cython.compiled:` that returns, in `if cython.compiled:`."""
+    for function in ast.walk(ast.parse(text)):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for inner in ast.walk(function):
+            if isinstance(inner, ast.If) and ast.unparse(inner.test) == "cython.compiled":
+                yield from range(inner.body[0].lineno, (inner.body[-1].end_lineno or 0) + 1)
+        is_behind = False
+        for statement in function.body:
+            if is_behind:
+                yield from range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+            elif isinstance(statement, ast.If) and ast.unparse(statement.test) == "not cython.compiled":
+                is_behind = isinstance(statement.body[-1], ast.Return)
 
 
 def _path_of(module: str) -> str:
@@ -96,7 +116,7 @@ def _branches_of(code: CodeType) -> Iterator[tuple[int, int]]:
         if one.positions is not None and one.positions.lineno is not None:
             line = one.positions.lineno
         lines[one.offset] = line
-    for one, behind in zip(instructions, instructions[1:], strict=False):
+    for one, behind in pairwise(instructions):
         if not one.opname.startswith(_JUMPS):
             continue
         places = {lines[behind.offset], lines[one.argval]} - {lines[one.offset]}
