@@ -67,7 +67,8 @@ def config(modules: Modules, data: bytes) -> object:
     try:
         found = load(file=file, environment=environment, flags=flags)
     except ConfigError as error:
-        assert all(isinstance(one, str) and one for one in error.mistakes)
+        assert error.mistakes
+        assert all(error.mistakes)
         return " ".join(one.rpartition(": ")[2][:30] for one in error.mistakes[:2]).translate(_NO_DIGITS)
     text = to_toml(found)
     assert "hush" not in text
