@@ -11,7 +11,7 @@ from random import Random
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog import Log, LogConfig, LogState, dump, index
+from penstock.commitlog import Log, LogConfig, LogMissingError, LogState, dump, index
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.errors import IndexDamagedError
@@ -24,7 +24,7 @@ from tests.fuzz import messages_made
 from tests.fuzz.disks import all_files, holding
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.target import Cover, Modules, Target
-from tests.logs import DIRECTORY, Message, append, flush, messages_in, open_log, save
+from tests.logs import DIRECTORY, PARTITION, STREAM_ID, Message, append, flush, messages_in, open_log, save
 
 _CONFIG = LogConfig(segment_bytes=2_500)
 _EDGES = (0, 1, 2, 3, 24, 64, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
@@ -203,6 +203,15 @@ def _written(seed: int) -> dict[bytes, bytes]:
 _LOGS = tuple(_written(seed) for seed in range(12))
 
 
+def _own_checkpoint(chance: Random) -> bytes:
+    """One of this log, which may name other offsets than there are."""
+    end, start = chance.choice((0, 3, 9, 10**6)), chance.choice((0, 0, 2, 50))
+    point = checkpoints.Checkpoint(
+        3, STREAM_ID, PARTITION, 1, end, chance.choice((0, 3)), chance.choice((0, 568, 2_000)), start, 9
+    )
+    return checkpoints.pack_slot(point) + (b"" if chance.random() < 0.5 else bytes(4000) + b"x" * 96)
+
+
 def made_folder(chance: Random) -> bytes:
     """The files of a real log; one of them is gone, another's, or made anew."""
     files = dict(chance.choice(_LOGS))
@@ -213,7 +222,9 @@ def made_folder(chance: Random) -> bytes:
     elif kind < 0.2:
         files[chance.choice((b"%020d.arrows" % 4, b"%020d.1.arrows" % 0, b"%020d.1.cleaned" % 0, b"x"))] = files[name]
     elif kind < 0.3:
-        files[b"checkpoint"] = made_checkpoint(chance)
+        files[b"checkpoint"] = _own_checkpoint(chance)
+        if chance.random() < 0.3:
+            files = {one: content for one, content in files.items() if not one.endswith(b".arrows")}
     elif kind < 0.4:
         files[b"lineage"] = made_lineage(chance)
     elif kind < 0.6:
@@ -281,7 +292,10 @@ def folder(modules: Modules, data: bytes) -> object:
     for path in dump.log_files(vfs, DIRECTORY):
         if ".cut-" not in path:
             assert all(isinstance(row, dict) for row in dump.file_rows(vfs, path))
-    log = open_log(vfs, _CONFIG)
+    try:
+        log = open_log(vfs, _CONFIG, must_exist=len(data) % 2 == 1)
+    except LogMissingError:
+        return f"{told} missing"
     assert (log.state is LogState.READ_ONLY) == bool(log.damage), (log.state, log.damage)
     assert 0 <= log.log_start <= log.log_end
     found = _readable(log)

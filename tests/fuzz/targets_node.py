@@ -18,6 +18,7 @@ from tests.fuzz.targets_raft import made_raft_message
 from tests.unit.node.harness import Broker
 
 _SPECS = tuple(APIS.values())
+_OF_PEERS = tuple(spec for spec in _SPECS if spec.api >= 64)
 _STEPS_MAX = 4
 _HEAD = struct.Struct("<BBH")
 _OWN = ("stream_id", "broker_id", "incarnation", "leader_epoch", "partition")
@@ -67,7 +68,7 @@ def made_requests(chance: Random) -> bytes:
     """One to three requests, sound ones for the most part, about the stream that there is."""
     parts = []
     for _ in range(1 + int(chance.random() * 3)):
-        spec = _SPECS[int(chance.random() * len(_SPECS))]
+        spec = _SPECS[int(chance.random() * len(_SPECS))] if chance.random() < 0.5 else chance.choice(_OF_PEERS)
         body = maker_of(spec.request)(chance, 0.0) if chance.random() < 0.8 else None
         raw = b""
         if isinstance(body, dict):

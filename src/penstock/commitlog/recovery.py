@@ -176,8 +176,9 @@ class Recovery:
             self._vfs.sync_dir(self._directory)
             return
         path = files.segment_path(self._directory, point.segment_base)
-        out.damage.append(Damage(path, 0, point.log_start, point.flushed_end, "no segment file is there"))
-        out.log_start, out.log_end, out.flushed_end = point.log_start, point.flushed_end, point.flushed_end
+        start = min(point.log_start, point.flushed_end)
+        out.damage.append(Damage(path, 0, start, point.flushed_end, "no segment file is there"))
+        out.log_start, out.log_end, out.flushed_end = start, point.flushed_end, point.flushed_end
         out.sealed.append(
             Segment(path, out.log_start, out.log_end, 0, out.last_timestamp_us, PackedEntries(b""), tuple(out.damage))
         )

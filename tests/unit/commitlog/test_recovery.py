@@ -539,3 +539,16 @@ def test_a_slot_of_the_checkpoint_with_numbers_that_cannot_be_is_a_mistake(name:
     assert readable(disk, log) == wanted
     log.close()
     assert readable(disk, open_log(disk, WIDE)) == wanted
+
+
+def test_a_log_without_segments_does_not_begin_behind_its_end() -> None:
+    disk, _ = closed_log(6)
+    found = checkpoints.read(disk, DIRECTORY)
+    assert found.newest is not None
+    broken = found.newest._replace(sequence=99, log_start=50, flushed_end=3)
+    write(disk, CHECKPOINT, 0, checkpoints.pack_slot(broken))
+    disk.remove(segment_path(DIRECTORY, 0))
+    log = open_log(disk, WIDE)
+    assert log.state is LogState.READ_ONLY
+    assert log.log_start <= log.log_end == 3
+    assert readable(disk, log) == []
