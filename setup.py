@@ -54,6 +54,7 @@ COMPILED = (
     "penstock.hot.scan",
     "penstock.hot.shares",
     "penstock.hot.subjects",
+    "penstock.hot.traces",
     "penstock.hot.unwrap",
     "penstock.hot.verdicts",
 )

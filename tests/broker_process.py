@@ -178,7 +178,9 @@ class BrokerProcess(Child):
         self.data_dir = data_dir
         self.client_address = ""
         self.nats_url = ""
+        self.credentials: penstock.Credentials | None = None  # of `client`
         self.listen = "127.0.0.1:0"
+        self.program: tuple[str, ...] = _SERVE
         self.arguments = [*(("--nats", nats) if nats is not None else ("--nats-port", "0")), *arguments]
         self.environment = broker_environment(environment or {})
         self._before_exec = before_exec
@@ -186,7 +188,7 @@ class BrokerProcess(Child):
     def launch(self) -> None:
         """Start the process without waiting for anything."""
         places = ["--data-dir", str(self.data_dir), *(("--listen", self.listen) if self.listen else ())]
-        command = [sys.executable, "-W", "error", *_SERVE, *places, *self.arguments]
+        command = [sys.executable, "-W", "error", *self.program, *places, *self.arguments]
         self._launch(command, self.environment, self._before_exec)
 
     def start(self) -> None:
@@ -231,7 +233,7 @@ class BrokerProcess(Child):
 
     async def client(self, name: str = "test") -> aio.Client:
         """A client of it."""
-        return await aio.connect(self.client_address, name=name)
+        return await aio.connect(self.client_address, name=name, credentials=self.credentials)
 
 
 def broker_environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from penstock.base.errors import RemoteError
 from penstock.commitlog import Log, LogConfig
+from penstock.vfs.encrypted_format import AREA_BYTES
+from penstock.vfs.keys import ENCRYPTED_BEGIN
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import DIRECTORY, Message, append, open_log, read_slices
 
@@ -17,8 +19,10 @@ def write(disk: MemoryVfs, path: str, position: int, data: bytes) -> None:
 
 
 def flip(disk: MemoryVfs, path: str, position: int, bit: int = 0) -> None:
-    """Turn over one bit."""
+    """Turn over one bit; of an encrypted file as far behind where its records begin."""
     file = disk.open(path)
+    if file.read_at(0, len(ENCRYPTED_BEGIN)) == ENCRYPTED_BEGIN:
+        position += AREA_BYTES
     file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1 << bit]))
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, pairwise
+from random import Random
 from typing import TypeVar
 
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogConfig, LogView, Removal, Truncation
+from penstock.commitlog.files import holds_messages
 from penstock.commitlog.sliced import SlicedWork
 from penstock.vfs import Vfs
+from penstock.vfs.encrypted import EncryptedVfs
+from tests.encryption import encryption_keys
 from tests.groups import Columns, encoded
 
 _Task = TypeVar("_Task", bound=SlicedWork)
@@ -29,9 +34,30 @@ Message = tuple[int, int, bytes]
 """Offset, timestamp in µs, value."""
 
 
+_random: Random | None = None  # while logs are encrypted
+
+
+@contextmanager
+def encrypted_logs() -> Iterator[None]:
+    """Until the context is left, the logs of these tests are encrypted; what they do to the disk stays what it is."""
+    global _random
+    _random = Random(1)
+    try:
+        yield
+    finally:
+        _random = None
+
+
+def as_logs_see(vfs: Vfs) -> Vfs:
+    """The same file system, through which logs are opened and read."""
+    if _random is None or isinstance(vfs, EncryptedVfs):
+        return vfs
+    return EncryptedVfs(vfs, encryption_keys(), holds_messages, _random.randbytes)
+
+
 def open_log(vfs: Vfs, config: LogConfig = SMALL, *, now_us: int = 0, must_exist: bool = False) -> Log:
     """The log that all these tests use."""
-    return Log.open(vfs, DIRECTORY, STREAM_ID, PARTITION, config, now_us=now_us, must_exist=must_exist)
+    return Log.open(as_logs_see(vfs), DIRECTORY, STREAM_ID, PARTITION, config, now_us=now_us, must_exist=must_exist)
 
 
 def value_of(offset: int, size_bytes: int = 40) -> bytes:
@@ -153,7 +179,7 @@ def read_slices(
     end = view.log_end if end is None else end
     found: list[Message] = []
     while (piece := view.slice(offset, end=end, bytes_max=bytes_max)) is not None:
-        file = vfs.open(piece.path, read_only=True)
+        file = as_logs_see(vfs).open(piece.path, read_only=True)
         try:
             data = file.read_at(piece.position, piece.length)
         finally:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock import aio as aio
+    from penstock.access.proving import Credentials as Credentials
     from penstock.base.config import StreamConfig as StreamConfig
     from penstock.base.errors import (
         ConfigError as ConfigError,
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
         MessageNotFound as MessageNotFound,
     )
     from penstock.client.errors import (
+        NotAuthorized as NotAuthorized,
+    )
+    from penstock.client.errors import (
         NotEnoughReplicas as NotEnoughReplicas,
     )
     from penstock.client.errors import (
@@ -93,6 +97,9 @@ if TYPE_CHECKING:
         TimedOut as TimedOut,
     )
     from penstock.client.errors import (
+        Unauthenticated as Unauthenticated,
+    )
+    from penstock.client.errors import (
         Unavailable as Unavailable,
     )
     from penstock.client.filters import Filter as Filter
@@ -118,6 +125,7 @@ if TYPE_CHECKING:
     from penstock.client.staging import (
         Staged as Staged,
     )
+    from penstock.client.tls import TlsOptions as TlsOptions
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -147,7 +155,7 @@ if TYPE_CHECKING:
     )
     from penstock.messages import StreamInfo as StreamInfo
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULE_OF = {
     "aio": "penstock.aio",
@@ -169,6 +177,9 @@ _MODULE_OF = {
     "LogTruncated": "penstock.client.errors",
     "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
+    "NotAuthorized": "penstock.client.errors",
+    "Unauthenticated": "penstock.client.errors",
+    "Credentials": "penstock.access.proving",
     "OffsetOutOfRange": "penstock.client.errors",
     "OutcomeUnknown": "penstock.client.errors",
     "NotEnoughReplicas": "penstock.client.errors",
@@ -191,6 +202,7 @@ _MODULE_OF = {
     "Staged": "penstock.client.staging",
     "Filter": "penstock.client.filters",
     "ReadFrom": "penstock.client.read_from",
+    "TlsOptions": "penstock.client.tls",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
@@ -242,6 +254,9 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "LogTruncated",
     "MemberFenced",
     "MessageNotFound",
+    "NotAuthorized",
+    "Unauthenticated",
+    "Credentials",
     "OffsetOutOfRange",
     "OutcomeUnknown",
     "NotEnoughReplicas",
@@ -254,6 +269,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "StreamExists",
     "StreamNotFound",
     "TimedOut",
+    "TlsOptions",
     "Unavailable",
     "__version__",
 ]

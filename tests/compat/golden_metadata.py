@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.base.config import Durability, Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
@@ -17,10 +18,14 @@ from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
+    AlterUser,
     ChangeIsr,
+    ChangeRules,
     Command,
     CreateStream,
+    CreateUser,
     DeleteStream,
+    DeleteUser,
     Election,
     ElectionReason,
     ElectLeaders,
@@ -63,6 +68,8 @@ def _register(number: int, data_dir_id: str, rack: str | None = None) -> Registe
 _MEMBERS = (IsrMember(_broker(2), Incarnation(3)), IsrMember(_broker(1), Incarnation(2)))
 
 _FIRST_REASONS = (ElectionReason.UNREACHABLE, ElectionReason.RESIGNED, ElectionReason.PREFERRED)
+
+USER_US = 1_700_000_008_000_000
 
 COMMANDS: dict[str, Command] = {
     "create-stream": CreateStream(
@@ -151,6 +158,31 @@ COMMANDS: dict[str, Command] = {
         end_offset=Offset(700),
     ),
     "start-broker": StartBroker(started_us=1_700_000_000_000_002),
+    "create-user": CreateUser(
+        user=User(
+            "ann",
+            1_700_000_008_000_000,
+            (
+                Credential(
+                    "password", CredentialKind.PASSWORD, USER_US, None, b"s" * 16, 600_000, b"k" * 32, b"v" * 32
+                ),
+                Credential("k1", CredentialKind.NKEY, USER_US, 1_800_000_000_000_000, public_key="U" * 56),
+            ),
+            (Rule(Operation.ADMIN), Rule(Operation.COMMIT_OFFSETS, stream="orders", group="billing-*")),
+            Quotas(1_000, None, 7),
+        ),
+        created_us=1_700_000_008_000_000,
+        by="root",
+        is_first=True,
+    ),
+    "alter-user": AlterUser(
+        name="ann", altered_us=1_700_000_009_000_000, drop=("k1",), quotas=Quotas(None, 2_000, None), by="ann"
+    ),
+    "change-rules": ChangeRules(
+        name="ann", changed_us=1_700_000_009_000_001, add=(Rule(Operation.READ, subject="orders.>"),), by="ann"
+    ),
+    "delete-user": DeleteUser(name="bob", deleted_us=1_700_000_009_000_002, by="ann"),
+    "delete-stream-by": DeleteStream(stream_id=5, by="ann", at_us=1_700_000_009_000_003),
 }
 
 
@@ -251,7 +283,25 @@ def grown_image() -> ClusterImage:
     return made
 
 
-IMAGES = (image, later_image, truncated_image, read_only_image, archived_image, observed_image, grown_image)
+def guarded_image() -> ClusterImage:
+    """The same, once there is a user."""
+    made = grown_image()
+    for name in ("create-user", "alter-user", "change-rules"):
+        made, outcome = apply(made, made.index + 1, COMMANDS[name])
+        assert not isinstance(outcome, Exception), outcome
+    return made
+
+
+IMAGES = (
+    image,
+    later_image,
+    truncated_image,
+    read_only_image,
+    archived_image,
+    observed_image,
+    grown_image,
+    guarded_image,
+)
 """By the number in the name of their file."""
 
 

@@ -14,6 +14,9 @@ from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import HAS_TIME, extent
 from tests.logs import DIRECTORY, Message, append, clean_all, finished, open_log, read_slices, run, save
 
+pytestmark = pytest.mark.usefixtures("at_rest")
+
+
 CONFIG = LogConfig(segment_bytes=5000)
 SUBSETS_PER_BOUNDARY = 3
 SEEDS = range(extent(2 if HAS_TIME else 1, 8))

@@ -12,6 +12,9 @@ from tests.logs import DIRECTORY, give_up_before, open_log
 from tests.property.test_mending import CONFIG, Donor, copied, find_all, grown, mend, rows_of
 from tests.property.test_mending_limits import segments
 
+pytestmark = pytest.mark.usefixtures("at_rest")
+
+
 TRIES_MAX = 3
 
 

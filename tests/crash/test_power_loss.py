@@ -16,7 +16,10 @@ from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import extent, needs_time
-from tests.logs import Message, append, open_log, read_slices, retain, value_of
+from tests.logs import Message, append, as_logs_see, open_log, read_slices, retain, value_of
+
+pytestmark = pytest.mark.usefixtures("at_rest")
+
 
 SUBSETS_PER_BOUNDARY = 3
 CONFIG = LogConfig(segment_bytes=5000, max_messages=30)
@@ -156,7 +159,7 @@ def test_side_files_keep_whole_batches_that_lie_beyond_a_torn_one() -> None:
         append(log, 1)
     # Nothing was flushed; of three batches the first one did not reach the disk.
     clone = disk.crash_clone(Keep.ALL)
-    file = clone.open("streams/00000007-orders/0/00000000000000000000.arrows")
+    file = as_logs_see(clone).open("streams/00000007-orders/0/00000000000000000000.arrows")
     whole = file.read_at(0, file.size())
     file.write_at(568, bytes(512))
     torn = file.read_at(568, file.size())
@@ -166,5 +169,5 @@ def test_side_files_keep_whole_batches_that_lie_beyond_a_torn_one() -> None:
     (cut,) = again.cuts
     assert (cut.position, cut.length_bytes) == (568, len(whole) - 568)
     assert cut.kept_as is not None
-    side = clone.open(cut.kept_as)
+    side = as_logs_see(clone).open(cut.kept_as)
     assert side.read_at(0, side.size()) == torn

@@ -23,6 +23,9 @@ from tests.logs import (
     save,
 )
 
+pytestmark = pytest.mark.usefixtures("at_rest")
+
+
 CONFIG = LogConfig(segment_bytes=5000)
 SUBSETS_PER_BOUNDARY = 3
 SEEDS = range(extent(2 if HAS_TIME else 1, 6))

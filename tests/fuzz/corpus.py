@@ -13,7 +13,9 @@ from typing import Any
 KEPT = Path(__file__).parent / "corpus"
 INPUTS_MAX = 40
 """Of one target in the repository."""
-OTHER_BYTES_MAX = 1_024
+BYTES_MAX = 48_000
+"""Of one of them; what only a longer one reaches, a run has to make anew."""
+OTHER_BYTES_MAX = 512
 
 
 def name_of(data: bytes) -> str:
@@ -41,9 +43,9 @@ def minimised(inputs: Sequence[tuple[bytes, frozenset[Any]]], others: Iterable[b
 
     INPUTS_MAX at most, and of the others none that is longer than OTHER_BYTES_MAX.
     """
-    left = set().union(*(arcs for _, arcs in inputs))
     out: list[bytes] = []
-    waiting = list(inputs)
+    waiting = [one for one in inputs if len(one[0]) <= BYTES_MAX]
+    left = set().union(*(arcs for _, arcs in waiting))
     while left and waiting and len(out) < INPUTS_MAX:
         best = max(waiting, key=lambda one: (len(one[1] & left), -len(one[0])))
         if not best[1] & left:

@@ -16,7 +16,7 @@ import nats.errors
 from nats.js import JetStreamContext
 from nats.js.errors import NoStreamResponseError
 
-from penstock import aio
+from penstock import Credentials, aio
 from penstock.base.errors import PenstockError
 from penstock.messages import PartitionInfo, StatusResponse
 from tests.broker_process import DEADLINE_S, BrokerProcess, NatsProcess, eventually, running_nats
@@ -38,7 +38,9 @@ def free_ports(count: int) -> list[int]:
 class ClusterProcesses:
     """Brokers 1 to `count`, the first voters; more can join."""
 
-    def __init__(self, folder: Path, server: NatsProcess, count: int) -> None:
+    def __init__(self, folder: Path, server: NatsProcess, count: int, *arguments: str) -> None:
+        self._arguments = arguments
+        self.credentials: Credentials | None = None
         self.nats = server
         self._folder = folder
         self.brokers: dict[int, BrokerProcess] = {}
@@ -55,9 +57,16 @@ class ClusterProcesses:
 
     def _broker(self, number: int, port: int, *arguments: str) -> BrokerProcess:
         folder = self._folder / f"broker-{number}"
-        broker = BrokerProcess(folder, "--id", str(number), *arguments, nats=self.nats.url)
+        broker = BrokerProcess(folder, "--id", str(number), *arguments, *self._arguments, nats=self.nats.url)
+        broker.credentials = self.credentials
         broker.listen = broker.client_address = f"127.0.0.1:{port}"
         return broker
+
+    def log_in(self, credentials: Credentials) -> None:
+        """Have all clients that are made here log in."""
+        self.credentials = credentials
+        for broker in self.brokers.values():
+            broker.credentials = credentials
 
     def start(self) -> None:
         """Start all at once."""
@@ -170,12 +179,13 @@ class ClusterProcesses:
 
 
 @contextmanager
-def running_cluster(folder: Path, count: int = 3) -> Iterator[ClusterProcesses]:
-    """Brokers that have been started; ended when the block is left."""
+def running_cluster(folder: Path, count: int = 3, *arguments: str, started: bool = True) -> Iterator[ClusterProcesses]:
+    """Brokers that have been started, unless they are not to be; ended when the block is left."""
     with running_nats(folder / "nats") as server:
-        cluster = ClusterProcesses(folder, server, count)
+        cluster = ClusterProcesses(folder, server, count, *arguments)
         try:
-            cluster.start()
+            if started:
+                cluster.start()
             yield cluster
         finally:
             cluster.end()

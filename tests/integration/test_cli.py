@@ -415,7 +415,11 @@ def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
             process.kill()
     assert process.returncode == 0
     assert out == b""
-    assert all("event" in json.loads(line) for line in err.splitlines())
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert len(lines) > 3
+    for line in lines:
+        assert {"time", "level", "logger", "message", "broker"} <= set(line), line
+        assert line["broker"] == 1, line
 
 
 def test_a_broker_of_a_cluster_says_which_one_before_it_is_ready(tmp_path: Path) -> None:
@@ -496,3 +500,14 @@ def test_the_shell_gets_completions(broker: ReadyLine, stream: str) -> None:
     }
     done = subprocess.run(PENSTOCK, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert done.stdout.decode().split() == [stream]
+
+
+def test_as_json_a_start_that_fails_says_why_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "penstock.json").write_text("nonsense")
+    command = [*PENSTOCK, "serve", "--data-dir", str(tmp_path), "--log-format", "json", "--nats-port", "0"]
+    for more in ([], ["--brokers", "2"]):
+        ended = subprocess.run([*command, *more], capture_output=True, timeout=TIMEOUT_S, check=False)
+        assert ended.returncode == 1
+        lines = [json.loads(line) for line in ended.stderr.splitlines()]
+        assert str(tmp_path) in lines[-1]["message"]
+        assert lines[-1]["broker"] == (None if more else 1)

@@ -1,4 +1,4 @@
-"""`penstock stream truncate` and `truncate_stream`: what is answered as gone stays gone, whoever is killed."""
+"""`penstock stream purge` and `truncate_stream`: what is answered as gone stays gone, whoever is killed."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None:
     async with with_orders(tmp_path) as (broker, client):
 
-        def run(*args: str, code: int = 0, stdin: bytes | None = None) -> str:
+        def run(*args: str, code: int = 0, stdin: bytes | None = None, command: str = "purge") -> str:
             environment = {"PENSTOCK_SERVER": broker.client_address}
-            result = CliRunner().invoke(app, ["stream", "truncate", "orders", *args], input=stdin, env=environment)
+            result = CliRunner().invoke(app, ["stream", command, "orders", *args], input=stdin, env=environment)
             assert result.exit_code == code, result.output
             return result.output
 
@@ -132,7 +132,7 @@ async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None
         told = json.loads(run("--before", "7", "--partition", "1", "--dry-run", "--json"))
         assert {**told, "size_bytes": 0} == {"partition": 1, "log_start": 7, "messages": 7, "size_bytes": 0}
         said = run("--before", "7", "--partition", "1", code=1, stdin=b"n\n")
-        assert "Give up 7 offsets" in said
+        assert "Purge 7 offsets" in said
         assert "keeps what it has" in said
         assert await offsets_of(client, "orders", partition=1) == list(range(20))
         assert "--yes" in run("--before", "7", "--partition", "1", code=1, stdin=b"")
@@ -144,4 +144,16 @@ async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None
         assert "beyond what is committed" in said
         assert said.endswith("\n  give --before an offset in that range\n")
         assert "no place that stays" in run("--before=-5", "--yes", code=2)
-        assert run("--before", "latest", "--yes").count("begins at offset 20") == 2
+        assert "with one of --before" in run("--yes", code=2)
+        assert "with one of" in run("--keep", "3", "--all", "--yes", code=2)
+        said = run("--keep", "3", stdin=b"n\n", code=1)
+        assert "stream orders, partition 0: 17 offsets" in said, "what goes is said of each partition first"
+        assert "stream orders, partition 1: 10 offsets" in said
+        assert "Purge 27 offsets" in said
+        run("--keep", "30", "--yes")
+        assert await offsets_of(client, "orders", partition=0) == list(range(20))
+        assert run("--keep", "3", "--partition", "0", "--yes", command="truncate").count("begins at offset 17") == 1
+        assert await offsets_of(client, "orders", partition=0) == [17, 18, 19]
+        assert await offsets_of(client, "orders", partition=1) == list(range(7, 20))
+        assert run("--all", "--yes").count("begins at offset 20") == 2
+        assert await offsets_of(client, "orders") == []

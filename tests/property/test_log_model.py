@@ -18,6 +18,7 @@ from tests.logs import (
     DIRECTORY,
     Message,
     append,
+    encrypted_logs,
     give_up_before,
     make_batch,
     messages_in,
@@ -365,3 +366,9 @@ class LogMachine(RuleBasedStateMachine):
 
 LogMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=100, deadline=None)
 TestLogAgainstAList = LogMachine.TestCase
+
+
+class TestEncryptedLogAgainstAList(LogMachine.TestCase):  # type: ignore[misc, valid-type]
+    def runTest(self) -> None:
+        with encrypted_logs():
+            super().runTest()

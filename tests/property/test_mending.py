@@ -14,6 +14,7 @@ from tests.logs import (
     DIRECTORY,
     Message,
     append,
+    as_logs_see,
     clean_all,
     finished,
     flush_and_note,
@@ -69,7 +70,7 @@ class Donor:
         if found is None:
             mending.ends()
         else:
-            mending.offer(self.disk.open(found.path).read_at(found.position, found.length), leads=True)
+            mending.offer(as_logs_see(self.disk).open(found.path).read_at(found.position, found.length), leads=True)
 
 
 def mend(log: Log, donor: Donor) -> Mending:
@@ -206,7 +207,7 @@ def test_what_was_never_committed_is_cut_where_it_is_damaged() -> None:
 def flip_last(disk: MemoryVfs) -> None:
     """Damage a batch in the midst of the last segment."""
     name = [name for name in disk.list(DIRECTORY) if name.endswith(".arrows")][-1]
-    file = disk.open(f"{DIRECTORY}/{name}")
+    file = as_logs_see(disk).open(f"{DIRECTORY}/{name}")
     file.write_at(file.size() // 2, b"\xff" * 20)
 
 
@@ -257,4 +258,4 @@ def damaged_bytes(disk: MemoryVfs) -> bytes:
     """Batches of the beginning, which are sound, and not what is asked for."""
     from penstock.batch.schema import SCHEMA_BYTES
 
-    return disk.open(f"{DIRECTORY}/{0:020d}.arrows").read_at(SCHEMA_BYTES, 10**6)
+    return as_logs_see(disk).open(f"{DIRECTORY}/{0:020d}.arrows").read_at(SCHEMA_BYTES, 10**6)

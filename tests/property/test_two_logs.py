@@ -22,7 +22,19 @@ from penstock.replication import rules
 from penstock.replication.follower import Following, Orders
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import examples
-from tests.logs import append, clean_all, flush, flush_and_note, give_up_before, messages_in, open_log, retain, run
+from tests.logs import (
+    append,
+    as_logs_see,
+    clean_all,
+    encrypted_logs,
+    flush,
+    flush_and_note,
+    give_up_before,
+    messages_in,
+    open_log,
+    retain,
+    run,
+)
 
 KEY = PartitionKey(7, 0)
 CONFIGS = st.builds(LogConfig, segment_bytes=st.sampled_from([4096, 7000, 50_000]), segment_age_us=st.just(None))
@@ -43,7 +55,7 @@ def content(disk: MemoryVfs, log: Log, start: int) -> bytes:
     """The bytes of the batches from `start` on."""
     view, offset, found = log.view(), start, b""
     while (piece := view.slice(offset, end=view.log_end, bytes_max=1)) is not None:
-        found += disk.open(piece.path).read_at(piece.position, piece.length)
+        found += as_logs_see(disk).open(piece.path).read_at(piece.position, piece.length)
         offset = piece.end_offset
     return found
 
@@ -95,7 +107,7 @@ class TwoLogs(RuleBasedStateMachine):
             assert following.news(self.news()) == Orders()
         else:
             assert following.news(self.news(size_bytes=piece.length)) == Orders(append=True)
-            data = self.disks[self.leader].open(piece.path).read_at(piece.position, piece.length)
+            data = as_logs_see(self.disks[self.leader]).open(piece.path).read_at(piece.position, piece.length)
             overlaps = piece.base_offset < named.log_end
             self.has_merged = self.has_merged or overlaps  # the rest of that batch is another one
             appended = follower.append_fetched(data)
@@ -189,3 +201,9 @@ class TwoLogs(RuleBasedStateMachine):
 
 TwoLogs.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
 TestTwoLogs = TwoLogs.TestCase
+
+
+class TestTwoEncryptedLogs(TwoLogs.TestCase):  # type: ignore[misc, valid-type]
+    def runTest(self) -> None:
+        with encrypted_logs():
+            super().runTest()

@@ -14,6 +14,7 @@ from penstock.base.clock import Now
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, OpenFiles
+from penstock.node.appending import append
 from penstock.node.partition import Partition
 from penstock.node.step import DiskWork, Outbox
 from penstock.node.upkeep import Upkeep
@@ -89,7 +90,7 @@ class Broker:
         self.upkeep.lead(partition)
         committed_end = partition.committed_end
         batch = batch_of([(f"s{number}.x", None, b"v" * 300, None)] * rows)
-        partition.append("caller", batch, self.now, self.outbox.step)
+        append(partition, "caller", batch, self.now, self.outbox.step)
         self.upkeep.moved(partition, committed_end)
 
     def alter(self, number: int, changes: dict[str, Any]) -> None:

@@ -69,6 +69,13 @@ class Compression(StrEnum):
     ZSTD = "zstd"  # smaller
 
 
+class Encryption(StrEnum):
+    """How what is on the disk is encrypted: each replica's files with keys of their own."""
+
+    NONE = "none"
+    AES_256_GCM = "aes-256-gcm"
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The config of one stream. `None` means: without limit."""
 
@@ -100,6 +107,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_rollup: bool = False  # whether older ones may go for a message, by a Nats-Rollup
     retain: Retain = Retain.LIMITS  # what the three limits may delete
     observers: int = 0  # brokers beyond `replicas` that hold a copy of each partition for readers alone
+    encryption: Encryption = Encryption.NONE  # of the files that hold messages; decided when it is created
 
     @property
     def split(self) -> Split:
@@ -216,6 +224,8 @@ def _consequences(config: StreamConfig) -> list[str]:
             f"acks: the subject {config.subject!r} begins with a wildcard, so 'reply' would answer requests that are "
             "meant for others; choose 'envelope' or 'never'"
         )
+    if config.storage is Storage.MEMORY and config.encryption is not Encryption.NONE:
+        mistakes.append("encryption: nothing of a stream in memory is on the disk; choose 'none', or storage 'file'")
     mistakes += _split_mistakes(config)
     return mistakes
 

@@ -59,6 +59,7 @@ class ErrorCode(StrEnum):
     STALE_INCARNATION = "stale_incarnation"  # that run of a broker is over, or was fenced: it registers again
     NOT_METADATA_LEADER = "not_metadata_leader"  # `leader` says which broker is, where known
     NOT_ENOUGH_REPLICAS = "not_enough_replicas"
+    NO_ENCRYPTION_KEY = "no_encryption_key"  # brokers that were to hold it have no keys
     CLUSTER_MISMATCH = "cluster_mismatch"  # a broker of another cluster, or with another's id
     KEY_ELSEWHERE = "key_elsewhere"  # another partition has the key: the stream got more, or was asked wrongly
     KEY_MOVING = "key_moving"  # to a partition that was added, and begins in a moment: send it again
@@ -70,6 +71,13 @@ class ErrorCode(StrEnum):
     UNKNOWN_MEMBER = "unknown_member"  # of a group: it is gone, or was taken for that
     FENCED_GENERATION = "fenced_generation"  # another member of the group may have it by now
     GROUP_IN_USE = "group_in_use"  # it has members: only they commit
+    TLS_REQUIRED = "tls_required"  # the connection is plain, and this broker speaks TLS
+    CERTIFICATE_REFUSED = "certificate_refused"  # there is none, or not one for this
+    UNAUTHENTICATED = "unauthenticated"  # nobody has proved who asks, or not in a way that still counts
+    NOT_AUTHORIZED = "not_authorized"  # who asks may not do that; `operation` and `stream` say what
+    THROTTLED = "throttled"  # over a rate; nothing was done: ask again in `throttle_ms`
+    USER_NOT_FOUND = "user_not_found"
+    USER_EXISTS = "user_exists"
     CHANGE_REFUSED = "change_refused"  # of who is in the cluster: not safe, or not safe now
 
 

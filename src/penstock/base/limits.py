@@ -14,6 +14,12 @@ KEY_BYTES_MAX = 32 * KIB  # a key is an identity, not a document
 MESSAGE_BYTES_MAX = 64 * MIB  # a message is held whole in memory, several times; nats-server's default is 1 MiB
 MESSAGE_BYTES_DEFAULT = 8 * MIB
 OFFSET_MAX = 2**63 - 1
+APPEND_AT_END_MAX = 2**53
+"""Of offsets that are given: whoever reads JSON takes larger ones for others, and enough must be left to go on."""
+RESTORE_VERIFY_BYTES_PER_S = 1 << 30
+"""A stream that is compared with a backup is read no faster: nobody uses it yet."""
+APPEND_AT_AHEAD_MS = 60_000
+"""So far the times that are given may be ahead of the broker's clock: they are another machine's."""
 TTL_S_MAX = 9_000_000_000  # some 285 years: with it a timestamp stays one
 DEDUP_WINDOW_MS_DEFAULT = 120_000  # as JetStream
 DEDUP_IDS_DEFAULT = 1_000_000  # message ids kept of one partition: some 250 MB, where publishers send so many
@@ -58,6 +64,26 @@ PREFERRED_LEADER_STEADY_MS = 30_000  # in sync for so long, and a preferred lead
 PREFERRED_LEADER_INTERVAL_MS = 2_000  # between two looks at who could lead again
 PREFERRED_ELECTIONS_MAX = 256  # at one look: each costs its publishers a moment
 ISR_REQUESTS_WAITING_MAX = 64  # of one broker, while a command with its changes is under way
+
+# Users
+USERS_MAX = 10_000
+USER_NAME_CHARS_MAX = 64
+CREDENTIALS_PER_USER_MAX = 16
+RULES_PER_USER_MAX = 256
+SALT_BYTES = 16
+PASSWORD_ITERATIONS = 600_000  # some 0.15 s of whoever tries a password; brokers do none of it
+PASSWORD_ITERATIONS_MIN = 100_000  # a client answers no broker that asks for fewer: it may be none
+PASSWORD_ITERATIONS_MAX = 10_000_000  # more would only keep a client busy
+USERS_PER_ANSWER_MAX = 200
+CLUSTER_SECRET_CHARS_MIN = 32
+CLUSTER_SECRET_ITERATIONS = 10_000  # some 2 ms: of a secret that nobody has to remember
+THROTTLE_MS_MAX = 60_000  # told at once; who comes back before his rate allows it is told again
+AUDIT_ACTS_KEPT = 10_000  # remembered by each broker, until they are written; some 5 MB
+AUDIT_ROWS_AT_ONCE = 1_000
+AUDIT_AGE_MS = 366 * 24 * 3_600_000
+AUDIT_SEGMENT_AGE_MS = 7 * 24 * 3_600_000
+LOGIN_MESSAGE_BYTES_MAX = 4 * KIB
+CREDENTIALS_FILE_BYTES_MAX = 4 * KIB
 
 # Batches and segments
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below
@@ -252,12 +278,26 @@ WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyon
 REQUESTS_PER_TURN_MAX = 64  # of all connections, in one turn of the event loop: acks do not wait for more than that
 REQUEST_TURN_US_MAX = 2_000  # the same, as a time; a single request may take longer
 HELLO_TIMEOUT_MS = 5_000  # from the accept to the whole of it
+LOGIN_TIMEOUT_MS = 15_000  # from the accept to the end of a login: a slow machine takes its time with a password
+UNKNOWN_SHARE = 4  # of the connections one in so many may be of who has not logged in yet; then the oldest gives way
+LOGIN_COMPLAINT_INTERVAL_MS = 10_000  # between two log lines about logins that failed
 WRITE_QUEUE_PARTS_MAX = 256  # the same, counted: a part of a file holds it open
 WRITE_STALL_MS_MAX = 30_000  # a client that takes no byte for so long is cut off
 BROKER_BUFFER_BYTES_MAX = 256 * MIB  # of all connections: half-received frames, and answers that are held in memory
 SMALL_BUFFER_BYTES_MAX = 1 * MIB  # larger ones leave a quarter of the broker's buffers to those up to here
 UNRESERVED_READ_BYTES = 16 * KIB  # read from a connection before its frame has its place in the broker's buffers
 TRANSFER_BYTES_PER_S_MIN = 64 * KIB  # slower, after WRITE_STALL_MS_MAX, nobody may fill or empty the broker's buffers
+TLS_RECORD_BYTES = 16 * KIB  # of a text, at most, in one record
+TLS_SENT_RECORD_BYTES_MAX = TLS_RECORD_BYTES + 512  # the same record with all that TLS adds
+TLS_SLICE_BYTES = 256 * KIB  # encrypted in one turn, where the kernel does not do it: SENDFILE_SLICE_BYTES costs twice
+TLS_HANDSHAKES_MAX = 1_024  # unfinished at once: then the oldest gives way
+TLS_HANDSHAKE_TURN_US_MAX = 2_000  # of one turn of the event loop, for handshakes
+TLS_CONNECTION_BYTES = 64 * KIB  # what OpenSSL and Python hold for one, at most
+TLS_CONNECTIONS_BYTES_MAX = 256 * MIB  # of all connections: so many of them are taken
+TLS_LOOK_MS = 5_000  # between two looks whether the files of a certificate have changed
+TLS_EXPIRY_TOLD_MS = 14 * 86_400_000  # before the end of a certificate, the log begins to tell of it
+TLS_EXPIRY_TOLD_AGAIN_MS = 86_400_000
+TLS_FILE_BYTES_MAX = 4 * MIB  # of certificates: those that a system trusts are 250 KiB
 CONNECTION_FILES_SHARE = 2  # connections get one file descriptor in so many; the others are for logs and answers
 LOG_FILES_SHARE = 8  # logs with open files: one in so many; each has two, its segment and its checkpoint
 ANSWER_FILES_SHARE = 4  # files that are open because a client has not taken its answer yet: one in so many
@@ -353,6 +393,28 @@ NEWS_INTERVAL_MS = 1_000  # between two looks at what is news of the cluster, fo
 NEWS_NAMES_MAX = 3  # partitions that such a line names; the others are counted
 COMPLAINT_INTERVAL_MS = 10_000  # between two log lines of one kind that somebody else can cause
 
+# Metrics
+METRIC_PARTITIONS_MAX = 500  # told one by one on a page of metrics: some 20 lines each; of more only sums
+METRIC_GROUP_OFFSETS_MAX = 2_000  # the same of offsets of groups, two lines each
+METRIC_TURN_US = 1_000  # so long a page is made before the event loop has another turn; one metric may take longer
+LOOP_LAG_INTERVAL_MS = 200  # between two looks at how late the event loop is
+DISK_LOOK_MS = 2_000  # a disk that has not answered by then does not answer
+HTTP_CONNECTIONS_MAX = 16  # who looks at a broker is one or two; each may hold one page
+HTTP_HEAD_BYTES_MAX = 8 * KIB  # of a request
+HTTP_READ_BYTES = 16 * KIB  # at once
+HTTP_REQUESTS_MAX = 1_000  # on one connection
+HTTP_PATIENCE_MS = 10_000  # for the head of a request, and for the answer to be taken
+METRIC_TURN = 64  # partitions looked at for it before the event loop may have another turn
+
+# Traces
+TRACES_OPEN_MAX = 10_000  # messages on the way to their acks; further ones are not traced
+TRACED_PER_READ_MAX = 1_000  # of one stream: the loop is held up for some 10 ms by so many
+TRACE_OPEN_MS = 60_000  # what is not committed by then ends with an error
+SPANS_WAITING_MAX = 16_384  # for the thread that exports them; further ones are dropped
+SPANS_AT_ONCE_MAX = 512  # in one request
+OTLP_TIMEOUT_S = 10  # for one request, with what is tried again
+OTLP_STOP_S = 1.0  # for what is left when the broker stops
+
 # Client
 LEADERS_ASK_S = 2.0  # that a leader has to say what its streams hold; without it that is not known
 CLIENT_BROKERS_MAX = 1_000  # that a client knows of
@@ -371,6 +433,7 @@ READ_FETCH_BYTES_FIRST = 1 * MIB  # before it is known how quickly answers come
 READ_FETCH_S = 0.25  # so long an answer should take: on a slow link a large one would not come within its time-out
 READ_ROW_BYTES_GUESS = 1 * KIB  # so a short range does not bring megabytes of which a few rows are wanted
 RECEIVE_AT_ONCE_BYTES = 1 * MIB  # of a large answer, as much comes at one wake-up: half the wake-ups, a fifth less CPU
+TLS_RECEIVE_AT_ONCE_BYTES = 256 * KIB  # the same through TLS: what asyncio takes from the socket at once
 READ_BATCH_ROWS_DEFAULT = 65_536  # rows of one batch that a reader is handed
 COALESCED_BATCH_BYTES_MAX = 8 * MIB  # small batches are copied together up to this size
 GROWTH_PARTITIONS_MAX = 16  # one connection holds the waits of all, also those that were given up a moment ago

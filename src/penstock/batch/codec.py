@@ -139,6 +139,15 @@ def renumber(
     )
 
 
+def restamped(message: bytearray, *, leader_epoch: int, flags: int) -> BatchHeader:
+    """Give a message of our own, whose rows keep their offsets and timestamps, another epoch and flags, and nobody for
+    a producer; its new header.
+    """
+    _refuse_compressed(message)
+    header = replace(read_header(message), **NOBODY._asdict())
+    return _seal(message, replace(header, flags=flags, leader_epoch=leader_epoch))
+
+
 def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
     """The rows of a verified message under new numbers, in a message of our own making."""
     message = own_copy(data)
@@ -155,6 +164,34 @@ def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> 
     assert all(batch.column(name).type == schema.field(name).type for name in _VAR_COLUMNS), batch.schema
     packed = tuple(var_column(batch.column(name)) for name in _VAR_COLUMNS)
     return _assemble(packed, batch.num_rows, producer or NOBODY)
+
+
+def encode_arrow_at(batch: pa.RecordBatch, base_offset: int, end_offset: int) -> bytearray:
+    """A message of rows of the log, which keep their offsets and timestamps; it covers these offsets.
+
+    The columns must have the types of `arrow_schema()`, without nulls in the two of numbers; at least one row.
+    """
+    schema = arrow_schema()
+    assert batch.schema.equals(schema), batch.schema
+    offsets_of_rows, timestamps_of_rows = (_numbers(batch.column(name)) for name in ("offset", "timestamp"))
+    packed = tuple(var_column(batch.column(name)) for name in _VAR_COLUMNS)
+    bounds = memoryview(timestamps_of_rows).cast("q")
+    return assemble(
+        offsets_of_rows,
+        timestamps_of_rows,
+        packed,
+        batch.num_rows,
+        offset_range=(base_offset, end_offset),
+        timestamp_range_us=(bounds[0], bounds[-1]),
+        leader_epoch=0,
+        flags=0,
+    )[0]
+
+
+def _numbers(column: pa.Array) -> memoryview:
+    """The 8 bytes of each row."""
+    assert not column.null_count
+    return memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
 
 
 def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> bytearray:
@@ -366,10 +403,7 @@ def check_numbers(
 
 
 def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
-    """The same as Arrow reads it, without copying; offsets and timestamps are those that the header promises.
-
-    What is compressed is unpacked first.
-    """
+    """The same as Arrow reads it, copied only where it is unpacked first; its numbers are those of its header."""
     data = uncompressed(data, file=file, position=position)
     check_values(data, file=file, position=position)
     batch = read_rows(data, file=file, position=position)

@@ -9,6 +9,7 @@ from the product's defaults, and that is all that differs. nats-server's `max_pa
 | `penstock`          | `penstock serve` with its own nats-server; a stream at its defaults: fsync before ack |
 | `penstock-os`       | the same with `durability = os`: acked from the page cache                            |
 | `penstock-memory`   | the same with `storage = memory`                                                      |
+| `…-encrypted`       | each of the first two with `encryption = aes-256-gcm`                                 |
 | `jetstream`         | nats-server with JetStream; a file stream, R1, at its defaults: syncs every 2 minutes |
 | `jetstream-always`  | the same with `sync_interval: always`                                                 |
 | `jetstream-async`   | a file stream with `persist_mode: async`: acked before it is written                |
@@ -21,6 +22,7 @@ from the product's defaults, and that is all that differs. nats-server's `max_pa
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.addresses import Address, parse_address
+from penstock.base.config import Encryption
 from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_POOL_BYTES_MAX, BENCH_STALL_S
 from penstock.bench import jetstream_read, responders, vital, worker
@@ -43,6 +46,7 @@ from penstock.client import blocking
 from penstock.client.blocking import Client
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.messages import StreamInfo
+from penstock.vfs.keys import new_key_line
 
 _LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
 _READY = re.compile(rb"Server is ready")
@@ -171,7 +175,13 @@ def _penstock(**config: str) -> Callable[[Path], AbstractContextManager[System]]
     @contextmanager
     def start(folder: Path) -> Iterator[System]:
         data_dir = folder / "penstock"
-        options = ("--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "warning")
+        options: tuple[str, ...] = ("--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "warning")
+        if "encryption" in config:
+            keys = folder / "penstock.keys"
+            folder.mkdir(parents=True, exist_ok=True)
+            keys.write_text(new_key_line("bench", os.urandom))
+            keys.chmod(0o600)
+            options += ("--encryption-keys-file", str(keys))
         with vital.vital() as broker, serving(data_dir, *options, on_end=broker.ended) as ready:
             processes = {"broker": ready.process_id}
             processes |= zip(("nats-server",), children_of(ready.process_id), strict=False)
@@ -311,6 +321,13 @@ _TABLE = (
     Variant("echo", "NATS echo (asyncio)", "none", _echo("asyncio")),
     Variant("echo-raw", "NATS echo (raw socket)", "none", _echo("raw")),
     Variant("null", "null responder, no NATS", "none", _null),
+    Variant("penstock-encrypted", "Penstock, encrypted", "penstock", _penstock(encryption=Encryption.AES_256_GCM)),
+    Variant(
+        "penstock-os-encrypted",
+        "Penstock, durability os, encrypted",
+        "penstock",
+        _penstock(durability="os", encryption=Encryption.AES_256_GCM),
+    ),
 )
 
 VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _TABLE}

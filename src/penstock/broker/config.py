@@ -32,13 +32,25 @@ from penstock.base.units import format_exact_bytes
 from penstock.broker.config_checks import check_combinations
 from penstock.broker.given import Given, Mistakes, value_of
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
-from penstock.broker.setting_values import EMBEDDED, Voter
+from penstock.broker.setting_values import EMBEDDED, OFF, Voter
 from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
+from penstock.broker.tls_settings import BrokerTls
 
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 
 # Variables of ours that are not settings of a broker.
-_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "PENSTOCK_SERVER", "PENSTOCK_DEBUG", "PENSTOCK_PLAIN"})
+_OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_VARIABLE,
+        "PENSTOCK_SERVER",
+        "PENSTOCK_CREDENTIALS",
+        "PENSTOCK_TOKEN",
+        "PENSTOCK_USER",
+        "PENSTOCK_PASSWORD",
+        "PENSTOCK_DEBUG",
+        "PENSTOCK_PLAIN",
+    }
+)
 # Kubernetes gives every container such variables for a service named "penstock" or "penstock-…".
 _KUBERNETES = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 _CONFIG_FILE_BYTES_MAX = 1024 * 1024
@@ -51,6 +63,7 @@ class Addresses(NamedTuple):
     nats: str  # URL, without credentials
     data_dir: Path
     cluster: str = ""  # which broker of which; empty: one that is alone
+    http: Address | None = None  # where it can be looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,7 @@ class BrokerConfig:
     listen: Address
     advertise: Address | None  # None: what `listen` came to, whatever `voters` say
     insecure: bool
+    auth: bool  # everybody has to log in, from the first start on
     broker_id: BrokerId
     voters: tuple[Voter, ...]  # empty: this broker is alone, or joins
     join: tuple[Address, ...]
@@ -68,10 +82,17 @@ class BrokerConfig:
     brokers: int | None  # so many under one supervisor: `machine` makes their configs of this one; None: this one alone
     ports: tuple[int, ...]  # theirs, where they do not follow that of `listen`
     pin: bool
+    encryption_keys: str | None = field(repr=False)
+    encryption_keys_file: Path | None
+    encrypt_internal_streams: bool
     nats: tuple[NatsServer, ...] | None
     nats_port: int
     nats_credentials: Credentials
     nats_tls: TlsFiles
+    tls: BrokerTls  # for clients and brokers
+    http: Address | None  # None: off
+    http_token: str | None = field(repr=False)
+    otlp_endpoint: str | None
     log_level: str
     log_format: str
     partition_in_flight_bytes: int
@@ -81,6 +102,8 @@ class BrokerConfig:
     scrub_rate: int
     scrub_interval: int  # in ms
     disk_threads: int
+    admin_password: str | None = field(default=None, repr=False)
+    cluster_secret: str | None = field(default=None, repr=False)
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     shown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
@@ -196,6 +219,9 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
     if value["nats"]:
         mistakes += _with_origins(given, credentials.mistakes(), "nats_", but_not="nats_tls_")
         mistakes += _with_origins(given, tls.mistakes(), "nats_tls_")
+    own_tls = _own_tls(value)
+    if not any(name.startswith("tls_") for name in mistakes.without_value):
+        mistakes += _with_origins(given, own_tls.mistakes(), "tls_")
     if mistakes:
         return None
     return BrokerConfig(
@@ -203,6 +229,7 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         listen=value["listen"],
         advertise=value["advertise"],
         insecure=value["insecure"],
+        auth=value["auth"],
         broker_id=value["id"],
         voters=value["cluster"] or (),
         join=value["join"] or (),
@@ -210,10 +237,17 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         brokers=value["brokers"],
         ports=value["ports"] or (),
         pin=value["pin"],
+        encryption_keys=value["encryption_keys"],
+        encryption_keys_file=value["encryption_keys_file"],
+        encrypt_internal_streams=value["encrypt_internal_streams"],
         nats=servers,
         nats_port=value["nats_port"],
         nats_credentials=credentials,
         nats_tls=tls,
+        tls=own_tls,
+        http=None if value["http"] == OFF else value["http"],
+        http_token=value["http_token"],
+        otlp_endpoint=value["otlp_endpoint"],
         log_level=value["log_level"],
         log_format=value["log_format"],
         partition_in_flight_bytes=value["partition_in_flight_bytes"],
@@ -223,8 +257,22 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         scrub_rate=value["scrub_rate"],
         scrub_interval=value["scrub_interval"],
         disk_threads=value["disk_threads"],
+        admin_password=value["admin_password"],
+        cluster_secret=value["cluster_secret"],
         origins=MappingProxyType({name: at.origin for name, at in given.items()}),
         shown=MappingProxyType(_shown(value, servers)),
+    )
+
+
+def _own_tls(value: Mapping[str, Any]) -> BrokerTls:
+    return BrokerTls(
+        cert_file=value["tls_cert"],
+        key_file=value["tls_key"],
+        ca_file=value["tls_ca"],
+        peer_names=value["tls_peer_names"] or (),
+        ignore_hosts=value["tls_ignore_hosts"],
+        client_ca_file=value["tls_client_ca"],
+        client_auth=value["tls_client_auth"],
     )
 
 

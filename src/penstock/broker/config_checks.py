@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
-from penstock.broker.setting_values import as_reached
+from penstock.broker.setting_values import OFF, as_reached, cluster_secret_advice
+from penstock.broker.settings import SETTINGS
+from penstock.vfs.keys import KeyMistakeError, parse_keys
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
-SECRET_FILES = {"nats_password_file": "nats_password", "nats_token_file": "nats_token"}
+SECRET_FILES = {
+    "nats_password_file": "nats_password",
+    "nats_token_file": "nats_token",
+    "http_token_file": "http_token",
+    "admin_password_file": "admin_password",
+    "cluster_secret_file": "cluster_secret",
+    "encryption_keys_file": "encryption_keys",
+}
 """The setting of a file → the secret that is read from it."""
 
 
@@ -25,16 +35,25 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
             continue
         origin = given[file_name].origin
         secret = _read_secret(given[file_name].value, origin, mistakes)
+        if secret is None:
+            mistakes.without_value.add(name)
+        if name == "cluster_secret" and secret is not None and len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
+            mistakes.append(f"{origin}: {cluster_secret_advice(secret)}")
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = Given(secret or "?", origin)
     _check_cluster(given, mistakes)
+    _check_keys(given, mistakes)
+    _check_tls(given, mistakes)
     mistakes += [
         f"{given[name].origin}: is for several brokers on one machine; set brokers (--brokers)"
         for name in ("ports", "pin")
         if name in given and given[name].value and "brokers" not in given and "brokers" not in mistakes.without_value
     ]
-    if (mistake := unprotected(value_of(given, "listen"), insecure=value_of(given, "insecure"))) is not None:
+    _check_auth(given, mistakes)
+    is_safe = value_of(given, "insecure") or value_of(given, "auth")
+    if (mistake := unprotected(value_of(given, "listen"), insecure=is_safe)) is not None:
         mistakes.append(f"{origin_of(given, 'listen')}: {mistake}")
+    _check_http(given, mistakes)
     if value_of(given, "partition_in_flight_bytes") > value_of(given, "broker_in_flight_bytes"):
         one, all_streams = (origin_of(given, name) for name in ("partition_in_flight_bytes", "broker_in_flight_bytes"))
         mistakes.append(f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})")
@@ -53,8 +72,42 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     mistakes += [
         f"{given[name].origin}: the embedded nats-server asks for none; set nats to the server that it is for"
         for file_name, name in SECRET_FILES.items()
-        if name in given and file_name not in given
+        if name.startswith("nats_") and name in given and file_name not in given
     ]
+
+
+def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about keys for what is encrypted."""
+    text = value_of(given, "encryption_keys")
+    if text is None:
+        if value_of(given, "encrypt_internal_streams"):
+            origin = given["encrypt_internal_streams"].origin
+            mistakes.append(f"{origin}: there are no keys to encrypt them with; set encryption_keys_file")
+    elif "encryption_keys" not in mistakes.without_value:
+        try:
+            parse_keys(text)
+        except KeyMistakeError as error:
+            mistakes.append(f"{given['encryption_keys'].origin}: {error}")
+
+
+def _check_auth(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about who has to prove what."""
+    if "admin_password" in given and not value_of(given, "auth"):
+        mistakes.append(f"{given['admin_password'].origin}: nobody has to log in; set auth (--auth)")
+    cluster, join = given.get("cluster"), given.get("join")
+    of_several = join if join is not None else cluster if cluster is not None and len(cluster.value) > 1 else None
+    if of_several is None or not value_of(given, "auth"):
+        return
+    if "cluster_secret" not in given and "cluster_secret" not in mistakes.without_value:
+        mistakes.append(
+            f"{of_several.origin}: where everybody has to log in, brokers prove to each other who they are; set "
+            "cluster_secret_file (--cluster-secret-file), the same for all"
+        )
+    if join is None and "admin_password" not in given and "admin_password" not in mistakes.without_value:
+        mistakes.append(
+            f"{of_several.origin}: the first start makes the user admin; set admin_password_file "
+            "(--admin-password-file), the same for all"
+        )
 
 
 def unprotected(listen: Address, *, insecure: bool) -> str | None:
@@ -62,9 +115,28 @@ def unprotected(listen: Address, *, insecure: bool) -> str | None:
     if listen.is_loopback or insecure:
         return None
     return (
-        f"{listen} can be reached from other machines, and there is no authentication: "
-        "whoever reaches it may read, write and delete everything. Listen on 127.0.0.1, or set insecure = true "
-        "(--insecure) if you trust the network in front of it"
+        f"{listen} can be reached from other machines, and nobody has to log in: whoever "
+        "reaches it may read, write and delete everything. Listen on 127.0.0.1, set auth = true (--auth), or "
+        "insecure = true (--insecure) if you trust the network in front of it"
+    )
+
+
+def _check_http(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    if value_of(given, "http") == OFF:
+        return
+    insecure, has_token = value_of(given, "insecure"), value_of(given, "http_token") is not None
+    mistake = http_unprotected(value_of(given, "http"), insecure=insecure, has_token=has_token)
+    if mistake is not None:
+        mistakes.append(f"{origin_of(given, 'http')}: {mistake}")
+
+
+def http_unprotected(http: Address, *, insecure: bool, has_token: bool) -> str | None:
+    """Why metrics are not shown there, or None. This alone decides who may reach the HTTP port."""
+    if http.is_loopback or insecure or has_token:
+        return None
+    return (
+        f"{http} can be reached from other machines, and whoever reaches it sees the names of streams and groups, and "
+        "how much flows: set a token (--http-token-file), listen on 127.0.0.1, or set insecure = true (--insecure)"
     )
 
 
@@ -122,6 +194,25 @@ def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
                 f"({cluster.origin}): name the one at which the others reach this broker, {broker_id}"
             )
     _check_reach(given, [voter.address for voter in others], mistakes)
+
+
+def _check_tls(given: dict[str, Given], mistakes: Mistakes) -> None:
+    """Mistakes about certificates that only the rest of the config shows."""
+    if "tls_cert" in mistakes.without_value:
+        return
+    if "tls_cert" not in given:
+        # Clients on this machine may have these in their environment: they alone do not make a broker speak TLS.
+        for name in ("tls_ca", "tls_key"):
+            if name in given and given[name].origin == SETTINGS[name].variable:
+                del given[name]
+        return
+    several = next((given[name] for name in ("cluster", "join", "brokers") if name in given), None)
+    is_alone = several is None or several.value == 1 or (several is given.get("cluster") and len(several.value) == 1)
+    if not is_alone and "tls_ca" not in given and "tls_ca" not in mistakes.without_value:
+        mistakes.append(
+            f"{given['tls_cert'].origin}: the brokers of a cluster check each other's certificates; set tls_ca to the "
+            "authority that they are of"
+        )
 
 
 def _is_elsewhere(listen: Address, listed: Address) -> bool:

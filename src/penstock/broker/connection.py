@@ -7,15 +7,15 @@ that all connections share before more of it is read, and waits unread while the
 one, when the server says so: pipelined requests of one client hold up neither the others nor NATS. While nothing is
 read, no time of the client's runs. A client that closes its sending half is answered what it has asked, then closed.
 
-With peer hello a connection becomes that of another broker: only then are requests between brokers taken. It has
-buffers and numbers of its own, so that no client is in its way, and must not be silent: a broker always has something
-to say. If its peer hello is refused, it is closed. The first frame of a connection says whether all that follow, and
-the answers, have checksums; between brokers they must.
+Who is there, and may ask what, is `greeting`'s to say. With peer hello a connection becomes that of another broker:
+only then are requests between brokers taken. It has buffers and numbers of its own, so that no client is in its way,
+and must not be silent: a broker always has something to say. If its peer hello is refused, it is closed. The first
+frame of a connection says whether all that follow, and the answers, have checksums; between brokers they must.
 
 | what                                   | what happens                                                     |
 |----------------------------------------|------------------------------------------------------------------|
 | malformed, damaged or oversized frame  | an error frame, then the connection is closed                    |
-| no hello within HELLO_TIMEOUT_MS       | closed, also if some of it came                                  |
+| no hello within HELLO_TIMEOUT_MS       | closed, also if some of it came; the same for a login            |
 | half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
 | half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
 | answers that the client does not take  | closed after WRITE_STALL_MS_MAX without progress (see `Output`)  |
@@ -28,21 +28,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.broker.connection_owner import ConnectionOwner
+from penstock.broker.greeting import Greeting
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
-from penstock.broker.shared_budget import SharedBudget, Waiting
-from penstock.messages import Api, HelloRequest, PeerHelloRequest, PeerHelloResponse, Request, Response
+from penstock.broker.shared_budget import Waiting
+from penstock.broker.transport import HandshakeError, Transport
+from penstock.broker.watch import Watch
+from penstock.messages import (
+    Api,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    Response,
+)
 from penstock.node.step import Extent, Payload
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
-from penstock.wire.session import PEER_NAME
 
 _log = logging.getLogger("penstock.server")
 
@@ -55,6 +62,7 @@ class Caller:
 
     connection: Connection
     frame: Frame  # its head; the rest is not kept
+    since_us: int = 0  # when it came, elapsed
 
     @property
     def api(self) -> int:
@@ -67,44 +75,12 @@ class Caller:
         return self.frame.correlation_id
 
 
-class ConnectionOwner(Protocol):
-    """The server that a connection belongs to."""
-
-    buffers: SharedBudget
-    """Bytes of memory for half-received frames and answers."""
-    peer_buffers: SharedBudget
-    """The same for brokers."""
-    files: SharedBudget
-    """Files that answers hold open."""
-
-    def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
-        """Call its `take_frame` once, in its turn; `at_once`: before this returns, unless others are in line."""
-
-    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
-        """A sound request; exactly one `reply` must follow."""
-
-    def peer_refused(self, connection: Connection, hello: PeerHelloRequest) -> RemoteError | None:
-        """Why it cannot be who it says; None if it may."""
-
-    def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
-        """It is that broker's from now on."""
-
-    def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
-        """What came on a connection with checksums cannot be what was sent; it is closed."""
-
-    def connection_closed(self, connection: Connection) -> None:
-        """The end of it; `connection.open_requests` will not be answered."""
-
-    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        """Have a disk thread `run`, then call `done` on the loop."""
-
-
 class Connection:
     """See the module's rules. Owns its socket."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: Transport,
         peer: str,
         owner: ConnectionOwner,
         loop: asyncio.AbstractEventLoop,
@@ -113,50 +89,57 @@ class Connection:
     ) -> None:
         """`overload`: why it is taken only if it is that of another broker."""
         self.peer = peer
-        self.client_name = ""
         self.open_requests: dict[int, Caller] = {}
-        self.broker_id: BrokerId | None = None  # of a peer, once it has said who it is
-        self.data_dir_id = self.process = ""  # the same
-        self.is_peer = False  # its peer hello was answered
-        self._socket = sock
+        self.data_dir_id = self.process = ""  # of a peer, once it has said who it is
+        self.transport = transport
         self._owner = owner
-        self._loop = loop
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
-        self._hello_done = False
-        self._is_checked = False  # its frames, and the answers, have checksums
+        self.greeting = Greeting(owner.guard, overload)
         self._overload = overload
         self._buffers = owner.buffers
-        self._output = Output(sock, owner.buffers, owner.files, elapsed_us)
+        self._output = Output(transport, owner.buffers, owner.files, elapsed_us)
         self._closing = False  # no more requests; closed once the output is written
         self._shut = False
         self._closed = False
-        self._reading = False
+        self._watch = Watch(loop, transport, self._readable, self._writable)
         self._in_line = False  # `take_frame` will be called
         self._ended = False  # the client sends no more
-        self._writing = False
         self._waiting: Waiting | None = None  # for room in the broker's buffers
         self._reserved_bytes = 0  # of them, for the frame that has begun
-        self._last_read_us = elapsed_us()
+        self._made_us = self._last_read_us = elapsed_us()
         self._frame_start_us: int | None = self._last_read_us  # since when the rest of a frame is awaited, or the hello
         self._paused_us = self._last_read_us  # since when nothing is read, if so
         self._set_reading(True)
 
+    @property
+    def who(self) -> Principal | None:
+        """Who has logged in; None: nobody."""
+        return self.greeting.who
+
+    @property
+    def broker_id(self) -> BrokerId | None:
+        """Of a peer, once it has said who it is."""
+        return self.greeting.broker_id
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether its peer hello was answered."""
+        return self.greeting.is_peer
+
     # Reading
 
     def _set_reading(self, wanted: bool) -> None:
-        if wanted != self._reading and not self._closed:
-            self._reading = wanted
+        if wanted != self._watch.reading and not self._closed:
             now_us = self._elapsed_us()
             if wanted:
                 # The pause was ours. A frame keeps the time that it had used: pauses give a slow client none.
                 self._last_read_us = now_us
                 if self._frame_start_us is not None:
                     self._frame_start_us = min(now_us, self._frame_start_us + now_us - self._paused_us)
-                self._loop.add_reader(self._socket.fileno(), self._readable)
             else:
                 self._paused_us = now_us
-                self._loop.remove_reader(self._socket.fileno())
+            self._watch.read(wanted)
 
     def _readable(self) -> None:
         if self._in_line:
@@ -165,8 +148,12 @@ class Connection:
         missing = self._decoder.missing_bytes if self._reserved_bytes else None
         try:
             # Never beyond the end of a frame that has its place: what lies behind it has none yet.
-            data = self._socket.recv(limits.UNRESERVED_READ_BYTES if missing is None else min(missing, _READ_BYTES))
+            data = self.transport.recv(limits.UNRESERVED_READ_BYTES if missing is None else min(missing, _READ_BYTES))
         except (BlockingIOError, InterruptedError):
+            return
+        except HandshakeError:
+            self._begin_end()
+            self._shut_down()
             return
         except OSError:
             self.close()
@@ -205,9 +192,9 @@ class Connection:
         try:
             frame = self._decoder.next_frame()
         except RemoteError as error:
-            if self._is_checked and error.code == ErrorCode.DAMAGED_FRAME:
+            if self.greeting.is_checked and error.code == ErrorCode.DAMAGED_FRAME:
                 self._owner.frame_damaged(self, error)
-            self._refuse(Frame(0, 0, 0, b"", b"", self._is_checked), error)
+            self._refuse(Frame(0, 0, 0, b"", b"", self.greeting.is_checked), error)
             return
         if frame is None:
             self._await_rest()
@@ -215,7 +202,7 @@ class Connection:
         self._frame_start_us = None
         self._give_reserved()
         self._take_frame(frame)
-        if self._decoder.buffered_bytes or self._ended or not self._reading:
+        if self._decoder.buffered_bytes or self._ended or not self._watch.reading:
             self._look_for_frames()
 
     def _await_rest(self) -> None:
@@ -262,71 +249,64 @@ class Connection:
         )
 
     def _take_frame(self, frame: Frame) -> None:
-        if not self._hello_done:
-            self._is_checked = frame.is_checked
-        elif frame.is_checked != self._is_checked:
-            text = "of the frames on one connection all have checksums, or none"
-            self._refuse(frame, RemoteError(ErrorCode.BAD_FRAME, text))
-            return
-        caller = Caller(self, frame._replace(body=b"", raw=b""))
-        if frame.correlation_id in self.open_requests:
-            text = f"correlation id {frame.correlation_id} is in use by a request that is not answered yet"
-            self._refuse(frame, RemoteError(ErrorCode.BAD_FRAME, text))
+        greeting, caller = self.greeting, Caller(self, frame._replace(body=b"", raw=b""), self._last_read_us)
+        try:
+            greeting.check_frame(frame)
+            if frame.correlation_id in self.open_requests:
+                text = f"correlation id {frame.correlation_id} is in use by a request that is not answered yet"
+                raise RemoteError(ErrorCode.BAD_FRAME, text)
+        except RemoteError as error:
+            self._refuse(frame, error)
             return
         try:
             request = decode_request(frame)
         except RemoteError as error:
-            if self._hello_done:
+            if greeting.is_open:
                 self._send_error(caller, error)
             else:
                 self._refuse(frame, error)
             return
-        if self._overload is not None and not self._may_be_peer(request):
-            self._refuse(frame, self._overload)
+        try:
+            if (refusal := self.transport.refusal(request, is_peer=self.is_peer)) is not None:
+                raise refusal
+            answer = greeting.take(request)
+            if isinstance(request, PeerHelloRequest) and (refusal := self._owner.peer_refused(self, request)):
+                raise refusal
+        except RemoteError as error:
+            if error.code == ErrorCode.UNAUTHENTICATED:
+                self._owner.login_failed(self, error)
+            self._refuse(frame, error)
             return
-        if isinstance(request, HelloRequest):
-            self._hello_done = True
-            self.client_name = request.client_name[:128]
+        if greeting.is_open:
             self._decoder.frame_bytes_max = limits.REQUEST_BODY_BYTES_MAX + limits.APPEND_BYTES_MAX
             self._decoder.body_bytes_max = limits.REQUEST_BODY_BYTES_MAX
-        elif not self._hello_done:
-            self._refuse(frame, RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello"))
+        if answer is not None:
+            self._send_response(caller, answer, None)
+            self._owner.login_answered(self)
             return
-        elif isinstance(request, PeerHelloRequest):
-            if not self._is_checked:
-                text = "the frames between brokers have checksums, and yours have none; upgrade the older of the two"
-                self._refuse(frame, RemoteError(ErrorCode.UNSUPPORTED_VERSION, text))
-                return
-            if self.broker_id not in (None, request.broker_id):
-                text = f"this connection is that of broker {self.broker_id}"
-                self._refuse(frame, RemoteError(ErrorCode.CLUSTER_MISMATCH, text))
-                return
-            if (refusal := self._owner.peer_refused(self, request)) is not None:
-                self._refuse(frame, refusal)
-                return
+        try:
+            greeting.check_allowed(frame.api)
+        except RemoteError as error:
+            self._send_error(caller, error)
+            return
+        if self.who is not None and (refusal := self._owner.usage.asked(self.who, request, len(frame.raw))) is not None:
+            self._send_error(caller, refusal)
+            return
+        if isinstance(request, PeerHelloRequest):
             self.data_dir_id, self.process = request.data_dir_id, request.process
             self._introduced(request.broker_id)
-        elif frame.api > Api.PEER_HELLO and not self.is_peer:
-            text = "that is asked between brokers; the first request of one is peer_hello"
-            self._send_error(caller, RemoteError(ErrorCode.BAD_REQUEST, text))
-            return
         self.open_requests[frame.correlation_id] = caller
         self._owner.request_received(caller, request, frame.raw)
-
-    def _may_be_peer(self, request: Request) -> bool:
-        if isinstance(request, HelloRequest):
-            return request.client_name.startswith(PEER_NAME)
-        return isinstance(request, PeerHelloRequest) or self.broker_id is not None
 
     def _introduced(self, broker_id: BrokerId) -> None:
         """The other side is a broker, as it says."""
         if self.broker_id is None:
             assert not self._reserved_bytes  # a whole frame has just been taken
-            self.broker_id = broker_id
+            self.greeting.broker_id = broker_id
             self._buffers = self._owner.peer_buffers
             self._output.use(self._buffers)
             with contextlib.suppress(OSError):  # it has gone already; that shows
-                watch_peer(self._socket)
+                watch_peer(self.transport.sock)
 
     def _refuse(self, frame: Frame, error: RemoteError) -> None:
         """Say what was wrong and close: after a frame that cannot be trusted, nothing else can."""
@@ -343,20 +323,22 @@ class Connection:
             return
         if isinstance(response, RemoteError):
             self._send_error(caller, response)
-            if caller.api == Api.PEER_HELLO:
-                self.finish()
+            if caller.api == Api.PEER_HELLO or response.code == ErrorCode.UNAUTHENTICATED:
+                self.finish()  # whoever logs in does it on another connection
         else:
             if isinstance(response, PeerHelloResponse) and not self.is_peer:
                 assert self.broker_id is not None
-                self.is_peer = True
+                self.greeting.is_peer = True
                 self._owner.peer_came(self, self.broker_id)
             self._send_response(caller, response, payload)
-        if not self._reading and not self._closing:
+        if not self._watch.reading and not self._closing:
             self._look_for_frames()
 
     def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
         raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
+        if self.who is not None:
+            response = self._owner.usage.answered(self.who, response, raw_bytes)
         memory = [piece for piece in pieces if not isinstance(piece, Extent)]
         is_in_memory = len(memory) == len(pieces)
         head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)
@@ -374,11 +356,12 @@ class Connection:
         self._flush()
 
     def _send_error(self, caller: Caller, error: RemoteError) -> None:
+        self._owner.requests.failed(caller.api, error.code)
         self._output.add(encode_answer(caller.frame, error))
         self._flush()
 
     def _flush(self) -> None:
-        if not self._writing and self._output.cold is None:
+        if not self._watch.writing and self._output.cold is None:
             self._writable()
 
     def _writable(self) -> None:
@@ -388,12 +371,12 @@ class Connection:
         except OSError as error:
             self._fail(error)
             return
-        self._set_writing(written is Written.MORE)
+        self._watch.write(written is Written.MORE)
         if written is Written.COLD:
             self._read_ahead()
         elif written is Written.DONE and self._closing:
             self._shut_down()
-        elif not self._reading and not self._closing:
+        elif not self._watch.reading and not self._closing:
             self._look_for_frames()
 
     def _read_ahead(self) -> None:
@@ -419,28 +402,22 @@ class Connection:
             _log.info("closing %s: %s", self.peer, error)
         self.close()
 
-    def _set_writing(self, wanted: bool) -> None:
-        if wanted != self._writing and not self._closed:
-            self._writing = wanted
-            if wanted:
-                self._loop.add_writer(self._socket.fileno(), self._writable)
-            else:
-                self._loop.remove_writer(self._socket.fileno())
-
     # The end
 
     def overdue(self, now_us: int) -> str | None:
         """For the server's sweep: why the client need not be waited for any longer, None if it is in time."""
-        owes_bytes = not self._hello_done or self._decoder.in_frame or self._closing
-        if owes_bytes and (self._reading or self._closing):
-            patience_ms = limits.WRITE_STALL_MS_MAX if self._hello_done else limits.HELLO_TIMEOUT_MS
+        owes_bytes = not self.greeting.is_open or self._decoder.in_frame or self._closing
+        if owes_bytes and (self._watch.reading or self._closing):
+            patience_ms = limits.WRITE_STALL_MS_MAX if self.greeting.is_open else limits.HELLO_TIMEOUT_MS
             if now_us - self._last_read_us > patience_ms * 1_000:
                 return f"it sent half a request and then nothing for {patience_ms} ms"
             if self._frame_start_us is not None:
                 patience_ms += self._reserved_bytes * 1_000 // limits.TRANSFER_BYTES_PER_S_MIN
                 if now_us - self._frame_start_us > patience_ms * 1_000:
                     return f"it sent a request too slowly, {self._decoder.buffered_bytes} bytes in {patience_ms} ms"
-        if self.is_peer and self._reading and now_us - self._last_read_us > limits.PEER_SILENCE_MS_MAX * 1_000:
+        if not self.greeting.is_open and now_us - self._made_us > limits.LOGIN_TIMEOUT_MS * 1_000:
+            return f"nobody has logged in within {limits.LOGIN_TIMEOUT_MS} ms"
+        if self.is_peer and self._watch.reading and now_us - self._last_read_us > limits.PEER_SILENCE_MS_MAX * 1_000:
             return f"broker {self.broker_id} said nothing for {limits.PEER_SILENCE_MS_MAX} ms"
         if self._output.is_stalled(now_us):
             return f"it took no answer for {limits.WRITE_STALL_MS_MAX} ms, or too little of it"
@@ -467,7 +444,7 @@ class Connection:
         if not self._shut:
             self._shut = True
             try:
-                self._socket.shutdown(socket.SHUT_WR)
+                self.transport.shut_down()
             except OSError:
                 self.close()
 
@@ -475,15 +452,14 @@ class Connection:
         """Say why, as far as that goes at once, and close."""
         if self._overload is not None and not self._closed:
             with contextlib.suppress(OSError):  # it is closed in any case
-                self._socket.send(encode_error(Api.HELLO, 1, 0, self._overload))
+                self.transport.send(encode_error(Api.HELLO, 1, 0, self._overload))
         self.close()
 
     def close(self) -> None:
         """Close now. Twice is fine."""
         if self._closed:
             return
-        self._set_reading(False)
-        self._set_writing(False)
+        self._watch.close()
         self._closed = True
         self._output.drop()
         if self._waiting is not None:
@@ -491,5 +467,5 @@ class Connection:
             self._waiting = None
         self._give_reserved()
         with contextlib.suppress(OSError):  # of the network; it is closed all the same
-            self._socket.close()
+            self.transport.close()
         self._owner.connection_closed(self)

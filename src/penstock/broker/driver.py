@@ -17,16 +17,21 @@ import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, TimestampUs
+from penstock.base.ids import BrokerId
+from penstock.base.meters import Families
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
-from penstock.broker.disk_threads import DiskThreads
+from penstock.broker.disk_threads import DiskThreads, TimedWork
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers import Peers
 from penstock.broker.server import Server
+from penstock.broker.status import complete_status
+from penstock.broker.tls import ServerTls
+from penstock.broker.tracing import Tracing
 from penstock.hot.group import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
-from penstock.messages import JoinResponse, NatsStatus, Request, Response, StatusResponse
+from penstock.messages import JoinResponse, Request, Response, StatusResponse
+from penstock.node.metadata_link import THE_BROKER
 from penstock.node.node import Node
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
@@ -44,6 +49,11 @@ def wall_clock() -> Now:
     return Now(time.time_ns() // 1_000, time.monotonic_ns() // 1_000)
 
 
+def _monotonic_us() -> int:
+    """What `wall_clock` has as elapsed time, for less: it is asked with every read and every batch."""
+    return time.monotonic_ns() // 1_000
+
+
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -54,6 +64,7 @@ class Driver:
     link: NatsLink
     server: Server
     peers: Peers
+    tls: ServerTls | None = None
 
     def __init__(
         self,
@@ -71,8 +82,10 @@ class Driver:
         self._node = node
         self._remember_cluster = remember_cluster
         self._failed = failed
+        self.tracing: Tracing | None = None
         self._loop = loop
         self._clock = clock
+        self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for waits
         self._threads = DiskThreads(loop, disk_threads)
         self._complaints = Complaints()
         self._in_flight_bytes_max = in_flight_bytes_max
@@ -86,6 +99,8 @@ class Driver:
         self._barriers: dict[int, int] = {}  # the link's token → the node's
         self._reading_paused = False
         self._reconnects = 0
+        self.complained = 0
+        self.last_complaint = ""
         self._link_since_us: int | None = None
         self._stopping = False  # requests are refused
         self._stopped = False
@@ -96,14 +111,61 @@ class Driver:
         self._seen_us = now.elapsed_us
         return now
 
-    def elapsed_us(self) -> int:
-        """For waits."""
-        return self._clock().elapsed_us
-
     @property
     def waits_for(self) -> str:
         """What the broker waits for before it has its part in the cluster; empty once it has it."""
         return self._node.waits_for
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether requests are refused because the broker is about to end."""
+        return self._stopping or self._stopped
+
+    @property
+    def has_embedded_nats(self) -> bool:
+        """Whether nats-server is a child of this process."""
+        return self._embedded_nats
+
+    @property
+    def link_since_us(self) -> int | None:
+        """Since when it is connected, by the calendar."""
+        return self._link_since_us
+
+    def trace(self, tracing: Tracing) -> None:
+        """Tell it of what is traced, from now on."""
+        self.tracing = self._node.meters.tracer = tracing
+
+    @property
+    def reconnects(self) -> int:
+        """Connections to NATS that were lost."""
+        return self._reconnects
+
+    @property
+    def reading_paused(self) -> bool:
+        """Whether NATS is not read, since too much is in flight."""
+        return self._reading_paused
+
+    @property
+    def disk_work(self) -> int:
+        """Pieces of work that disk threads have not given back."""
+        return self._threads.open_count
+
+    @property
+    def stalled_syncs(self) -> int:
+        """Logs of which the disk does not give back a sync."""
+        return self._node.stalled_syncs
+
+    def families(self) -> Families:
+        """What is measured of the node."""
+        for family in self._node.families(self.now()):
+            if family is None:
+                self.schedule()  # what it has begun to read
+            yield family
+        self.schedule()
+
+    def have_done(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        """Have a disk thread `run`; then `done` hears on the loop how it went."""
+        self._threads.submit(lane, run, done)
 
     # Events
 
@@ -138,6 +200,8 @@ class Driver:
         self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
+        self.complained += 1
+        self.last_complaint = event.text
         if (line := self._complaints.line(event.kind.name, event.text, now.elapsed_us)) is not None:
             _log.warning("nats-server complains: %s", line)
 
@@ -148,7 +212,8 @@ class Driver:
             caller.connection.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"), None)
             return
         try:
-            self._node.request(caller, request, raw, self.now())
+            who = THE_BROKER if caller.connection.is_peer else caller.connection.who
+            self._node.request(caller, request, raw, self.now(), who)
         except Exception:  # noqa: BLE001 (reported, and answered)
             # A mistake in the program that one request has found: it must not take the other clients with it.
             _log.exception("a mistake in the program, found by a %s request of %s", caller.api, caller.connection.peer)
@@ -170,7 +235,7 @@ class Driver:
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Another broker can be asked."""
         self.carry_out()  # first: what was decided for an earlier connection to it is dropped with that one
-        self._node.peer_up(broker_id, self.now(), cluster_id)
+        self._node.peer_up(broker_id, self.now(), cluster_id, is_proven=self.peers.is_proven(broker_id))
         self.schedule()
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
@@ -227,6 +292,9 @@ class Driver:
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
             self.do(step)
+        if self.tracing is not None:  # what nobody waits for made no step
+            self.tracing.look()
+            self.tracing.answered()
 
     def do(self, step: Step) -> None:
         """One step, top to bottom."""
@@ -244,8 +312,13 @@ class Driver:
             self._failed(OperationalError(step.failure))
 
     def _do_on_loop(self, step: Step) -> None:
+        if self.tracing is not None:
+            self.tracing.look()
         if step.publish:
             self.link.answer(step.publish)
+            self._node.meters.acked(step.publish, self.elapsed_us())
+        if self.tracing is not None:
+            self.tracing.answered()
         for reply in step.replies:
             self._reply(reply)
         for request in step.peers:
@@ -272,8 +345,9 @@ class Driver:
         try:
             response = reply.response
             if isinstance(response, StatusResponse):
-                response = self._complete_status(response)
+                response = complete_status(response, self)
             caller.connection.reply(caller, response, reply.payload)
+            self.server.requests.answered(caller.api, self.elapsed_us() - caller.since_us)
         except Exception:  # noqa: BLE001 (reported; the other answers must get out)
             _log.exception("a mistake in the program: %s gets no answer and is closed", caller.connection.peer)
             caller.connection.close()
@@ -286,30 +360,6 @@ class Driver:
         self.peers.hello = msgspec.structs.replace(self.peers.hello, cluster_id=cluster_id)
         self._threads.submit(Lane.WRITE, lambda: self._remember_cluster(cluster_id), done)
 
-    def _complete_status(self, status: StatusResponse) -> StatusResponse:
-        link = self.link
-        nats = NatsStatus(
-            state="connected" if link.is_up else "connecting",
-            url=str(link.server or ""),
-            server_name=link.info.server_name if link.info is not None else "",
-            server_version=link.info.version if link.info is not None else "",
-            embedded=self._embedded_nats,
-            reading_paused=self._reading_paused,
-            since_us=None if self._link_since_us is None else TimestampUs(self._link_since_us),
-            last_error=link.last_failure,
-            reconnects=self._reconnects,
-            answers_dropped=link.answers_dropped,
-            gaps=status.nats.gaps,
-        )
-        damaged_frames = self.server.damaged_frames + self.peers.damaged_frames
-        return msgspec.structs.replace(
-            status,
-            nats=nats,
-            connections=len(self.server.connections) - len(self.server.peers),
-            requests_in_flight=self.server.open_request_count,
-            counters=status.counters | ({"damaged_frames": damaged_frames} if damaged_frames else {}),
-        )
-
     # Disk threads
 
     def _submit(self, work: DiskWork) -> None:
@@ -320,11 +370,25 @@ class Driver:
             self.schedule()
             self._watch_budget()
 
-        self._threads.submit(work.lane, work.run, done)
+        if (meter := work.meter) is None:
+            self._threads.submit(work.lane, work.run, done)
+            return
+        timed = TimedWork(work.run)
+
+        def measured(error: Exception | None) -> None:
+            meter.add(timed.took_us)
+            done(error)
+
+        self._threads.submit(work.lane, timed, measured)
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Have a disk thread read for a client."""
         self._threads.submit(Lane.READ, run, done)
+
+    def reload_certificates(self) -> None:
+        """Somebody has put new ones in their place."""
+        if self.tls is not None and not self._stopped:
+            self.tls.reload(self.read_ahead)
 
     async def disk_idle(self, timeout_s: float) -> bool:
         """True once no disk work is open and all that came of it is carried out; False if that takes too long."""
@@ -390,6 +454,8 @@ class Driver:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
             self.server.sweep()
             self.peers.sweep()
+            if self.tls is not None:
+                self.tls.sweep(now.wall_us, now.elapsed_us, self.read_ahead)
         self._take_steps()
         if not self._stopped:
             self._plan_timer()

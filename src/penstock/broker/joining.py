@@ -7,12 +7,14 @@ answer. Whoever asks bounds the time.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.peer_connection import PeerConnection
+from penstock.broker.guarding import Guarding
+from penstock.broker.peer_connection import PeerConnection, dialling_mistake
 from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import PeerRequest
 
@@ -32,6 +34,10 @@ class Asking(Protocol):
     """Who asks."""
 
     hello: PeerHelloRequest
+    guarding: Guarding | None
+
+    dialling: Callable[[str], dict[str, Any]]
+    """What `create_connection` takes besides, to reach a broker at a host."""
 
     def elapsed_us(self) -> int:
         """The time."""
@@ -47,7 +53,7 @@ class _Attempt:
     def __init__(self, request: JoinRequest, asking: Asking) -> None:
         self._loop = asyncio.get_running_loop()
         self.said: asyncio.Future[JoinResponse] = self._loop.create_future()
-        self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us)
+        self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us, asking.guarding)
         self._request = request
 
     # PeerCalls
@@ -82,12 +88,13 @@ async def ask_to_join(address: Address, request: JoinRequest, asking: Asking) ->
     try:
         async with asyncio.timeout(asking.answer_timeout_s):
             loop = asyncio.get_running_loop()
-            await loop.create_connection(lambda: attempt.connection, address.host, address.port)
+            options = asking.dialling(address.host)
+            await loop.create_connection(lambda: attempt.connection, address.host, address.port, **options)
             return await attempt.said
     except TimeoutError:
         raise OperationalError(f"no answer within {asking.answer_timeout_s:g} s") from None
     except OSError as error:
-        raise OperationalError(f"no connection: {error.strerror or error}") from error
+        raise OperationalError(f"no connection: {dialling_mistake(error)}") from error
     finally:
         if not attempt.said.done():
             attempt.said.cancel()

@@ -100,6 +100,11 @@ class Keeper:
         """From now on it is not started again; it runs on until `stop`."""
         self._stopping.set()
 
+    def reload(self) -> None:
+        """Have it read its certificates again, if it has come so far that it would not end of that."""
+        if self.state in (State.LISTENS, State.SERVES):
+            self._send(signal.SIGHUP)
+
     async def stop(self, timeout_ms: int) -> bool:
         """SIGTERM, and SIGKILL after `timeout_ms`; whether it ended by itself, and well. Twice is fine."""
         self._stopping.set()

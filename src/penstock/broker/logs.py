@@ -1,15 +1,17 @@
 """Logging to stderr, for people or as JSON lines. Standard library only.
 
-Rules: a record is an event: a short text, and fields as `extra`. Bytes that came from outside cannot forge a line
-(control characters are escaped), and no URL shows its user part. Logging never raises into the code that logs.
+Rules: a record is a short text, and fields as `extra`. Bytes that came from outside cannot forge a line (control
+characters are escaped), and no URL shows its user part. Logging never raises into the code that logs. As JSON every
+line is one object, whoever has something to say: libraries, warnings, threads that end with an error. `broker` is the
+id of the broker whose line it is, null where it is nobody's alone.
 
     logger = logging.getLogger(__name__)
     logger.info("connected to NATS", extra={"url": url, "server": name})
 
-| format | a line                                                                                          |
-|--------|-------------------------------------------------------------------------------------------------|
-| human  | `2026-11-20 23:41:07.113 INFO    connected to NATS  url=nats://127.0.0.1:4222 server=N1`           |
-| json   | `{"time":"2026-11-20T23:41:07.113Z","level":"info","event":"connected to NATS","logger":…,"url":…}` |
+| format | a line                                                                                                     |
+|--------|------------------------------------------------------------------------------------------------------------|
+| human  | `2026-11-20 23:41:07.113 INFO    connected to NATS  url=nats://127.0.0.1:4222 server=N1`                   |
+| json   | `{"time":"2026-11-20T23:41:07.113Z","level":"info","message":"connected to NATS","logger":…,"broker":1,…}` |
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
+from types import TracebackType
 from typing import Any, TextIO
 
 import msgspec
+
+_log = logging.getLogger("penstock.broker")
 
 _ROOT = "penstock"
 # What every record has; all else came in through `extra`.
@@ -35,16 +41,29 @@ _DIM = "\x1b[2m"
 _RESET = "\x1b[0m"
 
 
-def configure(*, level: str, log_format: str, stream: TextIO | None = None, colour: bool | None = None) -> None:
-    """Log Penstock's and asyncio's records to `stream` (stderr); replaces what an earlier call set up.
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, so that an earlier one can be told from those of others."""
 
-    `colour` None: where the stream is a terminal and NO_COLOR is not set.
+
+def configure(
+    *,
+    level: str,
+    log_format: str,
+    broker: int | None = None,
+    stream: TextIO | None = None,
+    colour: bool | None = None,
+) -> None:
+    """Log to `stream` (stderr) what Penstock has to say, and warnings of all others; replaces what an earlier call set
+    up.
+
+    `broker` is the id of the one that this process is. `colour` None: where the stream is a terminal and NO_COLOR is
+    not set. As JSON, what ends a thread or the process goes through the log as well.
     """
     target = sys.stderr if stream is None else stream
     if colour is None:
         colour = target.isatty() and not os.environ.get("NO_COLOR")
-    handler = logging.StreamHandler(target)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else HumanFormatter(colour=colour))
+    handler = _Handler(target)
+    handler.setFormatter(JsonFormatter(broker) if log_format == "json" else HumanFormatter(colour=colour))
     for name in (_ROOT, "asyncio"):
         logger = logging.getLogger(name)
         for old in list(logger.handlers):
@@ -57,6 +76,31 @@ def configure(*, level: str, log_format: str, stream: TextIO | None = None, colo
     warnings = logging.getLogger("py.warnings")
     warnings.handlers[:] = [handler]
     warnings.propagate = False
+    root = logging.getLogger()  # of libraries
+    root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _Handler)), handler]
+    if log_format == "json":
+        sys.excepthook, threading.excepthook, sys.unraisablehook = _ends_process, _ends_thread, _cannot_be_raised
+
+
+def _ends_process(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        return
+    _log.critical("a mistake in the program ends the process", exc_info=(kind, error, trace))
+
+
+def _ends_thread(args: threading.ExceptHookArgs) -> None:
+    error = args.exc_value
+    if error is not None:
+        name = "" if args.thread is None else args.thread.name
+        told = (args.exc_type, error, args.exc_traceback)
+        _log.critical("a mistake in the program ends a thread", exc_info=told, extra={"thread_name": name})
+
+
+def _cannot_be_raised(args: sys.UnraisableHookArgs) -> None:
+    error = args.exc_value
+    if error is not None:
+        told = (args.exc_type, error, args.exc_traceback)
+        _log.error("an error where nobody can be told", exc_info=told, extra={"where": repr(args.object)})
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -123,7 +167,14 @@ class HumanFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `level`, `event`, `logger`, then the fields."""
+    """One JSON object a line: `time` (UTC), `level`, `message`, `logger`, `broker`, then the fields.
+
+    A record of another broker has its own `broker` as `extra`.
+    """
+
+    def __init__(self, broker: int | None = None) -> None:
+        super().__init__()
+        self._broker = broker
 
     def format(self, record: logging.LogRecord) -> str:
         """See the module."""
@@ -131,10 +182,12 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, object] = {
             "time": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "event": _plain(record.getMessage()),
+            "message": _plain(record.getMessage()),
             "logger": record.name,
         }
-        for name, value in fields_of(record).items():
+        fields = fields_of(record)
+        line["broker"] = _plain(fields.pop("broker", self._broker))
+        for name, value in fields.items():
             # A field never hides what every line has.
             line[f"{name}_" if name in line else name] = _plain(value)
         if record.exc_info:

@@ -132,6 +132,7 @@ def planned(config: BrokerConfig, known: Remembered | None) -> tuple[list[Broker
     ports = _ports(config, count, known, mistakes)
     if mistakes:
         raise ConfigError(mistakes)
+    mistakes += _http_mistakes(config, count, ports)
     told = [_told(config, ports, place) for place in range(count)]
     mistakes += _taken(config, ids, told)
     if mistakes:
@@ -237,6 +238,7 @@ def _of_one(
         config,
         data_dir=config.data_dir / folder_of(broker_id),
         listen=listen,
+        http=_http(config, broker_id),
         advertise=told,  # so that its data directory, which may know another address, does not count
         broker_id=broker_id,
         voters=voters if is_voter else (),
@@ -248,6 +250,24 @@ def _of_one(
         origins=MappingProxyType({**config.origins, "id": "--id", "listen": "--listen"}),
         shown=MappingProxyType({}),
     )
+
+
+def _http_mistakes(config: BrokerConfig, count: int, ports: Sequence[int]) -> list[str]:
+    """Where metrics cannot be shown. A port that nobody chose gives way by itself."""
+    if config.http is None or not config.http.port or "http" not in config.origins:
+        return []
+    last = config.http.port + count - 1
+    if last > _PORT_MAX:
+        return [f"--http: the last of {count} brokers would have the port {last}"]
+    both = sorted(set(ports) & set(range(config.http.port, last + 1)))
+    return [f"--http: port {port} is that of a broker itself (--listen)" for port in both]
+
+
+def _http(config: BrokerConfig, broker_id: int) -> Address | None:
+    """Where metrics of a broker are shown: as far from the first one's as its id."""
+    if config.http is None or not config.http.port:
+        return config.http
+    return Address(config.http.host, config.http.port + broker_id - config.broker_id)
 
 
 def folder_of(broker_id: int) -> str:

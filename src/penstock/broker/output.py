@@ -1,9 +1,10 @@
 """What one connection still has to send: bytes in memory, and ranges of files.
 
 Rules: a turn writes at most one slice, so that a large answer to one client does not hold up another. A range of a file
-goes out with sendfile(2), and is read by a disk thread first where the page cache does not have it; a range of a file
-without a descriptor (a memory stream's) is read a slice at a time, as it is sent. Bytes in memory and open files come
-out of budgets that all connections share, and go back when they are sent or dropped.
+goes out with sendfile(2) where the transport can, and is read by a disk thread first where the page cache does not have
+it. Else, and where the file has no descriptor, it is read a slice at a time: as it is sent (a memory stream's), or by a
+disk thread before that where it takes work (an encrypted stream's). What is in memory, and open files, come out of
+budgets that all connections share, and go back when they are sent or dropped.
 
 | `write` says | meaning                                             |
 |--------------|-----------------------------------------------------|
@@ -19,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,13 +27,12 @@ from enum import Enum
 
 from penstock.base import limits
 from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.transport import Transport
 from penstock.node.step import Extent
 from penstock.vfs import File
 
-_SLICE_BYTES = limits.SENDFILE_SLICE_BYTES
 _READ_BYTES = 64 * limits.KIB  # by a disk thread at once
 _PAGE_BYTES = 4 * limits.KIB  # the least that the page cache has or has not
-_MSG_MORE = getattr(socket, "MSG_MORE", 0)  # Linux: a head waits for what comes behind it
 
 
 class Written(Enum):
@@ -56,6 +55,9 @@ class _Opened:
     users: int = 1  # it is closed by the last one
 
 
+_NOTHING = memoryview(b"")
+
+
 @dataclass(slots=True)
 class _Range:
     """A part of a file that still has to be sent."""
@@ -65,6 +67,7 @@ class _Range:
     position: int
     length: int
     warm_end: int = 0  # up to here the page cache has it
+    read: memoryview = _NOTHING  # of a file that takes work: what comes next of it, in the budget until it is sent
 
 
 @dataclass(slots=True)
@@ -73,16 +76,20 @@ class _Memory:
     size_bytes: int  # in the budget until all of it is sent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cold:
-    """A piece of a file that a disk thread has to read for the sake of the page cache."""
+    """A piece of a file that a disk thread has to read: for the sake of the page cache, or because it takes work."""
 
     opened: _Opened  # one user of it is this
     position: int
     size: int
+    data: bytes = b""  # of a file that takes work
 
     def read(self) -> None:
         """In a disk thread; OSError if the file cannot be read."""
+        if self.opened.file.takes_work:
+            self.data = self.opened.file.read_at(self.position, self.size)
+            return
         position, end = self.position, self.position + self.size
         while position < end:
             length = min(end - position, _READ_BYTES)
@@ -95,11 +102,11 @@ class Output:
     """One connection's queue. See the module's rules."""
 
     def __init__(
-        self, sock: socket.socket, buffers: SharedBudget, files: SharedBudget, elapsed_us: Callable[[], int]
+        self, transport: Transport, buffers: SharedBudget, files: SharedBudget, elapsed_us: Callable[[], int]
     ) -> None:
         self.waiting_bytes = 0  # in memory and in files
         self.cold: Cold | None = None
-        self._socket = sock
+        self._transport = transport
         self._buffers = buffers
         self._files = files
         self._elapsed_us = elapsed_us
@@ -186,7 +193,7 @@ class Output:
 
     def write(self) -> Written:
         """One turn. OSError (RangeError where a file is at fault) if the connection cannot go on."""
-        budget = _SLICE_BYTES
+        budget = self._transport.slice_bytes
         try:
             while self._queue and budget > 0:
                 part = self._queue[0]
@@ -199,7 +206,7 @@ class Output:
         return Written.MORE if self._queue else Written.DONE
 
     def _send_memory(self, part: _Memory) -> int:
-        sent = self._socket.send(part.rest, _MSG_MORE if len(self._queue) > 1 else 0)
+        sent = self._transport.send(part.rest, more=len(self._queue) > 1)
         part.rest = part.rest[sent:]
         if not part.rest:
             self._queue.popleft()
@@ -209,15 +216,18 @@ class Output:
 
     def _send_range(self, part: _Range) -> int | None:
         """How much was sent; None if it must be read ahead first."""
-        size = min(part.length, _SLICE_BYTES)
+        size = min(part.length, self._transport.slice_bytes)
         file = part.opened.file
         fileno = file.fileno()
-        if fileno is None:
-            data = file.read_at(part.position, size)
-            sent = self._socket.send(data, _MSG_MORE if len(self._queue) > 1 else 0) if data else 0
+        if file.takes_work:
+            if not part.read and part.warm_end <= part.position:
+                self._have_read(part, size)
+                return None
+            sent = self._send_read(part)
+        elif fileno is None:
+            sent = self._send_copy(part, size)
         elif part.position + size > part.warm_end and not _is_cached(fileno, part.position, size):
-            part.opened.users += 1
-            self.cold = Cold(part.opened, part.position, size)
+            self._have_read(part, size)
             return None
         else:
             sent = self._send_file(part, fileno, size)
@@ -234,9 +244,31 @@ class Output:
         self._took(sent)
         return sent
 
+    def _have_read(self, part: _Range, size: int) -> None:
+        part.opened.users += 1
+        self.cold = Cold(part.opened, part.position, size)
+
+    def _send_read(self, part: _Range) -> int:
+        if not part.read:
+            return 0  # there was nothing
+        sent = self._transport.send(part.read, more=part.length > len(part.read) or len(self._queue) > 1)
+        part.read = part.read[sent:]
+        self._give_held(sent)
+        return sent
+
+    def _give_held(self, size: int) -> None:
+        self._held_bytes -= size
+        self._buffers.give(size)
+
+    def _send_copy(self, part: _Range, size: int) -> int:
+        data = part.opened.file.read_at(part.position, size)
+        return self._transport.send(data, more=len(self._queue) > 1) if data else 0
+
     def _send_file(self, part: _Range, fileno: int, size: int) -> int:
         try:
-            return os.sendfile(self._socket.fileno(), fileno, part.position, size)
+            if not self._transport.sends_files:
+                return self._send_copy(part, size)
+            return self._transport.send_file(fileno, part.position, size)
         except OSError as error:
             if error.errno == errno.EIO:  # no socket says that
                 raise RangeError(error.errno, f"cannot read {part.opened.file.path}: {error.strerror}") from error
@@ -259,6 +291,11 @@ class Output:
         if error is not None:
             raise RangeError(errno.EIO, f"cannot read {cold.opened.file.path}: {error}")
         part.warm_end = cold.position + cold.size
+        if cold.data:
+            part.read = memoryview(cold.data)
+            part.warm_end = cold.position + len(cold.data)
+            self._buffers.take_anyway(len(cold.data))
+            self._held_bytes += len(cold.data)
         self._begin_window()  # the disk was slow, not the client
 
     # Progress and the end
@@ -287,9 +324,10 @@ class Output:
 
     def _give_back(self, part: _Memory | _Range) -> None:
         if isinstance(part, _Memory):
-            self._held_bytes -= part.size_bytes
-            self._buffers.give(part.size_bytes)
+            self._give_held(part.size_bytes)
         else:
+            if part.read:
+                self._give_held(len(part.read))
             self._leave(part.opened)
 
     def _leave(self, opened: _Opened) -> None:

@@ -11,7 +11,9 @@ passes only in `sweep`, which the owner calls once a second.
 | state       | on                                  | becomes                                                    |
 |-------------|-------------------------------------|------------------------------------------------------------|
 | CONNECTING  | the socket is connected             | GREETING: hello is sent                                    |
-| GREETING    | the answer to hello                 | INTRODUCING: peer hello is sent                            |
+| GREETING    | the answer to hello                 | INTRODUCING: peer hello is sent; or                        |
+|             |                                     | PROVING: a login, where both know a secret of the cluster  |
+| PROVING     | it knows it, too                    | INTRODUCING: peer hello is sent                            |
 | INTRODUCING | the right broker of our cluster     | UP                                                         |
 | UP          | an answer                           | UP: the answer to a token, or to the question who it is    |
 | any         | time-out, silence, garbage, refusal | ENDED                                                      |
@@ -30,10 +32,21 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
+from penstock.access.proving import Proof
 from penstock.base import limits
 from penstock.base.errors import NATS_GREETING, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import PeerHelloRequest, PeerHelloResponse, Request, Response
+from penstock.base.tls_errors import Words, tls_mistake
+from penstock.broker.guarding import Guarding
+from penstock.messages import (
+    AuthenticateRequest,
+    AuthenticateResponse,
+    HelloResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    Request,
+    Response,
+)
 from penstock.node.step import PeerRequest
 from penstock.wire.session import PEER_NAME, Answered, Broken, Event, Ready, Refused, Session
 
@@ -45,6 +58,7 @@ class PeerState(Enum):
 
     CONNECTING = auto()
     GREETING = auto()
+    PROVING = auto()
     INTRODUCING = auto()
     UP = auto()
     ENDED = auto()
@@ -66,6 +80,16 @@ class PeerCalls(Protocol):
         """Nothing more comes; `end_reason` says why."""
 
 
+_WORDS = Words(
+    authority="tls_ca", certificate="tls_cert", name="tls_ignore_hosts", plain="give it a certificate (tls_cert), too"
+)
+
+
+def dialling_mistake(error: Exception) -> str:
+    """Why a broker could not be reached, or was lost."""
+    return tls_mistake(error, _WORDS) or getattr(error, "strerror", None) or str(error)
+
+
 def watch_peer(sock: socket.socket) -> None:
     """Have the kernel give a connection to a broker up when that one has vanished. OSError if it has gone already."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -78,8 +102,16 @@ class PeerConnection(asyncio.BufferedProtocol):
     """See the module. `hello` is what this broker says of itself; the answer must be of `peer_id`, if that is known."""
 
     def __init__(
-        self, peer_id: BrokerId | None, hello: PeerHelloRequest, calls: PeerCalls, elapsed_us: Callable[[], int]
+        self,
+        peer_id: BrokerId | None,
+        hello: PeerHelloRequest,
+        calls: PeerCalls,
+        elapsed_us: Callable[[], int],
+        guarding: Guarding | None = None,
     ) -> None:
+        self.is_proven = False  # the other side knows the secret of the cluster
+        self._guarding = guarding
+        self._proof: Proof | None = None  # that is under way
         self.state = PeerState.CONNECTING
         self.end_reason = ""
         self.is_damaged = False  # it ended because a frame was damaged on its way, there or back
@@ -122,6 +154,9 @@ class PeerConnection(asyncio.BufferedProtocol):
     def sweep(self) -> None:
         """Time has passed."""
         if self.state in (PeerState.CONNECTING, PeerState.ENDED):
+            return
+        if self._is_stranger and self.state is PeerState.UP:
+            self.end("it has not proved to be a broker of this cluster, and by now everybody has to")
             return
         now_us = self._elapsed_us()
         silent_ms = (now_us - self._heard_us) // 1_000
@@ -200,7 +235,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone."""
-        self.end(f"the connection broke: {exc}" if exc is not None else "it closed the connection")
+        self.end(f"the connection broke: {dialling_mistake(exc)}" if exc is not None else "it closed the connection")
         if not self._gone.done():
             self._gone.set_result(None)
 
@@ -211,10 +246,10 @@ class PeerConnection(asyncio.BufferedProtocol):
             if self.state is PeerState.ENDED:
                 return
             match event:
-                case Ready():
+                case Ready(hello):
                     # What broke it may have come behind it: that is told then.
                     if self.state is PeerState.GREETING and not any(isinstance(one, Broken) for one in events):
-                        self._introduce()
+                        self._greeted(hello)
                 case Answered(correlation_id, response, raw):
                     self._answered(correlation_id, response, raw)
                 case Refused(correlation_id, error):
@@ -223,6 +258,40 @@ class PeerConnection(asyncio.BufferedProtocol):
                     self.is_damaged = error.code == ErrorCode.DAMAGED_FRAME
                     is_nats = error.message.startswith(NATS_GREETING)
                     self.end("this is a NATS server, and no broker" if is_nats else error.message)
+
+    @property
+    def _is_stranger(self) -> bool:
+        return not self.is_proven and self._guarding is not None and self._guarding.is_guarded
+
+    def _greeted(self, hello: HelloResponse) -> None:
+        guarding = self._guarding
+        if guarding is not None and guarding.secret is not None and hello.proves_brokers:
+            self.state = PeerState.PROVING
+            self._proof = guarding.secret.credentials.proof(guarding.nonce)
+            self._say(self._proof.first())
+        elif self._is_stranger:
+            self.end("it does not prove to be a broker of this cluster: start all with the same cluster_secret_file")
+        else:
+            self._introduce()
+
+    def _say(self, data: bytes) -> None:
+        assert self._proof is not None
+        try:
+            self._write(AuthenticateRequest(mechanism=self._proof.mechanism, data=data), b"")
+        except RemoteError as error:
+            self.end(error.message)
+
+    def _proved(self, response: AuthenticateResponse) -> None:
+        assert self._proof is not None
+        try:
+            if response.is_done:
+                self._proof.check(response.data)
+                self.is_proven = True
+                self._introduce()
+            else:
+                self._say(self._proof.prove(response.data))
+        except RemoteError as error:
+            self.end(f"it does not know the secret of this cluster: {error.message}")
 
     def _introduce(self) -> None:
         self.state = PeerState.INTRODUCING
@@ -239,7 +308,9 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._asked_who.add(correlation_id)
 
     def _answered(self, correlation_id: int, response: Response, raw: bytes | memoryview) -> None:
-        if correlation_id in self._asked_who:
+        if isinstance(response, AuthenticateResponse) and self.state is PeerState.PROVING:
+            self._proved(response)
+        elif correlation_id in self._asked_who:
             assert isinstance(response, PeerHelloResponse)
             self._asked_who.remove(correlation_id)
             self._take_introduction(response)
@@ -247,7 +318,9 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._calls.answered(token, response, raw)
 
     def _refused(self, correlation_id: int, error: RemoteError) -> None:
-        if correlation_id in self._asked_who:
+        if self.state is PeerState.PROVING:
+            self.end(f"it does not take us for a broker of its cluster; is the cluster_secret_file the same? {error}")
+        elif correlation_id in self._asked_who:
             if error.code == ErrorCode.CLUSTER_MISMATCH:
                 self.refusal = error
             self.end(f"it refuses us: {error}")

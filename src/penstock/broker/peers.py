@@ -24,8 +24,9 @@ from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
+from penstock.broker.guarding import Guarding
 from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
-from penstock.broker.peer_connection import PeerConnection, PeerState
+from penstock.broker.peer_connection import PeerConnection, PeerState, dialling_mistake
 from penstock.messages import JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import Join, PeerRequest
 
@@ -78,14 +79,21 @@ class Peers:
         *,
         failed: Callable[[BaseException], None],
         timing: Timing | None = None,
+        dialling: Callable[[str], dict[str, Any]] = lambda host: {},
+        guarding: Guarding | None = None,
     ) -> None:
-        """`failed` hears of a mistake in the program that has ended the care for a peer."""
+        """`failed` hears of a mistake in the program that has ended the care for a peer.
+
+        `dialling`: what `create_connection` takes besides, to reach a broker at a host; for TLS.
+        """
         self.hello = hello
+        self.guarding = guarding
         self.damaged_frames = 0  # on the way to a peer or back; each has cost its connection
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._random = random
         self._failed = failed
+        self.dialling = dialling
         self._timing = timing or Timing()
         self._links: dict[BrokerId, _Link] = {}
         self._joining: asyncio.Task[None] | None = None
@@ -139,6 +147,11 @@ class Peers:
         for link in list(self._links.values()):
             if link.connection is not None:
                 link.connection.sweep()
+
+    def is_proven(self, broker_id: BrokerId) -> bool:
+        """Whether the broker at the other end of the connection to it has proved to be one of this cluster's."""
+        link = self._links.get(broker_id)
+        return link is not None and link.connection is not None and link.connection.is_proven
 
     def cut(self, broker_id: BrokerId, reason: str) -> None:
         """End the connection to that peer; it is made again."""
@@ -214,7 +227,7 @@ class Peers:
 
     def new_connection(self, link: _Link) -> PeerConnection:
         """One whose socket is still to be made."""
-        return PeerConnection(link.broker_id, self.hello, link, self._elapsed_us)
+        return PeerConnection(link.broker_id, self.hello, link, self._elapsed_us, self.guarding)
 
     def elapsed_us(self) -> int:
         """The time."""
@@ -277,12 +290,15 @@ class _Link:
         timeout_s = self._owner.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: connection, self.address.host, self.address.port)
+                options = self._owner.dialling(self.address.host)
+                await loop.create_connection(lambda: connection, self.address.host, self.address.port, **options)
             await connection.wait_gone()
         except TimeoutError:
             connection.end(f"no connection within {timeout_s:g} s")
+        except OperationalError as error:
+            connection.end(str(error))
         except OSError as error:
-            connection.end(f"no connection: {error.strerror or error}")
+            connection.end(f"no connection: {dialling_mistake(error)}")
         except ValueError as error:  # the system's look-up of names makes nothing of it
             connection.end(f"no connection: {error}")
         finally:

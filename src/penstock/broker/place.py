@@ -95,7 +95,7 @@ def _placed(config: BrokerConfig, known: str, mistakes: list[str]) -> BrokerConf
     address = parse_address(known)
     if "listen" in config.origins:
         return replace(config, advertise=address) if config.listen.is_any else config
-    if (mistake := unprotected(address, insecure=config.insecure)) is not None:
+    if (mistake := unprotected(address, insecure=config.insecure or config.auth)) is not None:
         mistakes.append(f"{_KNOWN}: {mistake}")
     return replace(config, listen=address)
 

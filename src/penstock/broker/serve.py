@@ -26,26 +26,36 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock import __version__
+from penstock.access import User
 from penstock.base import limits
 from penstock.base.addresses import Address
+from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.encryption import encrypted
+from penstock.broker.first_user import FILE, drawn_password, first_user
+from penstock.broker.guarding import ClusterSecret, Guarding
+from penstock.broker.http_server import bind_http
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.observed import Observed, exporter_of
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
+from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
+from penstock.broker.tls import ServerTls
 from penstock.messages import PeerHelloRequest
 from penstock.node.known import Known, known_brokers
 from penstock.node.node import Node
 from penstock.node.settings import Settings
+from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
 
 _log = logging.getLogger("penstock.broker")
@@ -70,6 +80,7 @@ class _Running:
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
+    observed: Observed | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -224,9 +235,12 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     if servers is None:
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
-    listeners, client_address = bind(config.listen)
-    settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
-    node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
+    exporter = exporter_of(config)
+    (listeners, client_address), vfs = bind(config.listen), RealVfs(config.data_dir)
+    http = None if config.http is None else bind_http(config.http, is_chosen="http" in config.origins)
+    settings = _settings(config, running, vfs, servers, config.advertise or client_address, open_files_max)
+    node = Node(vfs, settings, random.SystemRandom())
+    guarding = _guarding(config, node, settings)
     driver = Driver(
         node,
         loop,
@@ -236,6 +250,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         remember_cluster=running.data_dir.remember_cluster,
         failed=lambda error: _cannot_go_on(error, running),
     )
+    tls = _tls(config, driver, loop)
     driver.server = Server(
         driver,
         listeners,
@@ -244,7 +259,11 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         open_files_max=open_files_max,
         process_of=node.process_of,
         disk_of=node.disk_of,
+        tls=tls,
+        guard=guarding,
+        usage=Usage(node.access.quotas_of, driver.elapsed_us),
     )
+    guarding.connections_of = driver.server.connections_of.__getitem__
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
@@ -253,22 +272,50 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         driver.elapsed_us,
         random.random,
         failed=lambda error: _cannot_go_on(error, running),
+        dialling=(lambda host: {}) if tls is None else tls.dialling,
+        guarding=guarding,
     )
     driver.do(step)
     running.driver = driver
     driver.carry_out()
     driver.server.start()
+    running.observed = Observed(driver, config, http, exporter)
+    await running.observed.start()
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
-    try:
-        await driver.link.wait_up(FIRST_LINK_TIMEOUT_MS)
-        await driver.link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
-    except OperationalError as error:
-        _log.warning("%s; serving reads meanwhile, and trying on", error)
+    await _first_connected(driver.link)
     if cluster := cluster_text(config):
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
-    return Addresses(client_address, nats, config.data_dir, cluster)
+    return Addresses(client_address, nats, config.data_dir, cluster, None if http is None else http[1])
+
+
+async def _first_connected(link: NatsLink) -> None:
+    """Wait for NATS, but not for ever."""
+    try:
+        await link.wait_up(FIRST_LINK_TIMEOUT_MS)
+        await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
+    except OperationalError as error:
+        _log.warning("%s; serving reads meanwhile, and trying on", error)
+
+
+def _tls(config: BrokerConfig, driver: Driver, loop: asyncio.AbstractEventLoop) -> ServerTls | None:
+    if not config.tls:
+        return None
+    driver.tls = ServerTls(config.tls)
+    on_signals(loop, (signal.SIGHUP,), driver.reload_certificates)
+    return driver.tls
+
+
+def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
+    secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
+    return Guarding(
+        node.access,
+        secret,
+        lambda: secrets.token_urlsafe(24),
+        cluster_id=lambda: node.cluster_id,
+        nats_urls=settings.nats_urls,
+    )
 
 
 def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
@@ -297,7 +344,12 @@ def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
 
 
 def _settings(
-    config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address, open_files_max: int
+    config: BrokerConfig,
+    running: _Running,
+    vfs: Vfs,
+    servers: tuple[NatsServer, ...],
+    address: Address,
+    open_files_max: int,
 ) -> Settings:
     data_dir = running.data_dir
     alone = is_alone(config, running.known)
@@ -314,6 +366,9 @@ def _settings(
         voters=MappingProxyType({config.broker_id: str(address)} if alone else voters),
         join=tuple(map(str, config.join)),
         rack=config.rack,
+        proves_brokers=config.cluster_secret is not None,
+        requires_login=config.auth,
+        first_user=_first_user(config),
         address=str(address),
         data_dir=str(config.data_dir.resolve()),
         nats_urls=tuple(str(server) for server in servers),
@@ -324,7 +379,20 @@ def _settings(
         catch_up_bytes_per_s=config.catch_up_rate,
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
+        encrypted=encrypted(vfs, config, asyncio.get_running_loop()),
+        internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
     )
+
+
+def _first_user(config: BrokerConfig) -> Callable[[], User] | None:
+    def make() -> User:
+        password = config.admin_password
+        if password is None:
+            password, is_new = drawn_password(config.data_dir)
+            _log.info("%s the password of the user admin: %s", "drew" if is_new else "found", config.data_dir / FILE)
+        return first_user(password, wall_clock().wall_us, salt=secrets.token_bytes(limits.SALT_BYTES))
+
+    return make if config.auth else None
 
 
 def cluster_text(config: BrokerConfig) -> str:
@@ -364,6 +432,8 @@ async def _stop(running: _Running) -> bool:
             running.link_task.cancel()
             await asyncio.wait((running.link_task,), timeout=max(0.0, deadline_s - loop.time()))
     finally:
+        if running.observed is not None:
+            await running.observed.stop()
         if running.embedded is not None:
             await running.embedded.stop(max(200, int((deadline_s - loop.time()) * 1_000)))
         running.data_dir.release()

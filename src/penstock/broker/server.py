@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -23,7 +23,12 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
+from penstock.broker.greeting import Guard, Unguarded
+from penstock.broker.handshakes import Handshakes
+from penstock.broker.quotas import Usage
+from penstock.broker.request_meters import RequestMeters
 from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
 from penstock.messages import PeerHelloRequest, Request
 
 _log = logging.getLogger("penstock.server")
@@ -33,10 +38,11 @@ _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 1.0
 
 
-def bind(address: Address) -> tuple[list[socket.socket], Address]:
+def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
     """Listening sockets on every address that `address` stands for, and the port that it came to.
 
-    OperationalError if one of them cannot be had. Clients wait in the backlog until a Server starts.
+    OperationalError if one of them cannot be had; `flag` names another one. Clients wait in the backlog until a Server
+    starts.
     """
     listeners: list[socket.socket] = []
     port = address.port
@@ -56,7 +62,7 @@ def bind(address: Address) -> tuple[list[socket.socket], Address]:
         for listener in listeners:
             listener.close()
         text = f"cannot listen on {address}: {error.strerror or error}"
-        raise OperationalError(f"{text}; choose another address with --listen (port 0: any free one)") from error
+        raise OperationalError(f"{text}; choose another address with {flag} (port 0: any free one)") from error
     return listeners, Address(address.host, port)
 
 
@@ -93,21 +99,38 @@ class Server:
         buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
         process_of: Callable[[BrokerId], str] = lambda broker_id: "",
         disk_of: Callable[[BrokerId], str] = lambda broker_id: "",
+        tls: Policy | None = None,
+        guard: Guard | None = None,
+        usage: Usage | None = None,
     ) -> None:
-        """`open_files_max` is what the whole process may have open; clients get their shares of it.
+        """`open_files_max` is what the whole process may have open; clients get their shares of it. `tls`: not plain.
 
         `process_of`, `disk_of`: which process, with which data directory, is registered for a broker; empty: not known.
         """
         self.connections: set[Connection] = set()
         self.damaged_frames = 0  # that came; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
+        self._needs = "a higher limit of open files"  # to take more
+        if tls is not None and (fit := limits.TLS_CONNECTIONS_BYTES_MAX // limits.TLS_CONNECTION_BYTES) < (
+            self.connections_max
+        ):
+            self.connections_max, self._needs = fit, "less memory for each than TLS takes"
+        self._tls = tls
+        self.handshakes = Handshakes(loop, elapsed_us)
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
         self._strangers: dict[Connection, None] = {}  # over the limit, and perhaps brokers; the oldest first
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
+        self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
+        self.guard = guard or Unguarded()
+        self.usage = usage or Usage(lambda name: None, elapsed_us)
+        self.connections_of: Counter[str] = Counter()  # by user
+        self.failed_logins = 0
+        self._unknown: dict[Connection, None] = {}  # who have not logged in, and have to; the oldest first
+        self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
         self._owner = owner
         self._process_of = process_of
         self._disk_of = disk_of
@@ -118,6 +141,7 @@ class Server:
         self._turn_scheduled = False
         self._all_closed = asyncio.Event()
         self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
+        self._login_complaints = Complaints(limits.LOGIN_COMPLAINT_INTERVAL_MS)
 
     def start(self) -> None:
         """Begin to accept."""
@@ -148,20 +172,30 @@ class Server:
         if len(self.connections) - len(self.peers) - len(self._strangers) >= self.connections_max:
             text = f"this broker has {self.connections_max} connections already, and takes no more"
             if self.connections_max < limits.CONNECTIONS_MAX:
-                text += "; it needs a higher limit of open files"
+                text += f"; it needs {self._needs}"
             overload = RemoteError(ErrorCode.OVERLOADED, text)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            transport = self._transport(sock, peer)
         except OSError:  # it has gone already
             sock.close()
             return
-        connection = Connection(sock, peer, self, self._loop, self._elapsed_us, overload)
+        connection = Connection(transport, peer, self, self._loop, self._elapsed_us, overload)
+        if isinstance(transport, TlsTransport):
+            transport.give_way = connection.close
         self.connections.add(connection)
+        if self.guard.is_guarded:
+            self._unknown[connection] = None
+            if len(self._unknown) > self._unknown_max:
+                next(iter(self._unknown)).close()
         if overload is not None:
             self._strangers[connection] = None
             if len(self._strangers) > self._strangers_max:
                 next(iter(self._strangers)).give_way()
+
+    def _transport(self, sock: socket.socket, peer: str) -> Transport:
+        return PlainTransport(sock) if self._tls is None else TlsTransport(sock, peer, self._tls, self.handshakes)
 
     # What connections call
 
@@ -236,9 +270,24 @@ class Server:
         text = f"there are {unknown} brokers already that are not registered, and no more of them are taken"
         return RemoteError(ErrorCode.OVERLOADED, text)
 
+    def login_failed(self, connection: Connection, error: RemoteError) -> None:
+        """Count it, and tell from where."""
+        self.failed_logins += 1
+        who = f"as {connection.greeting.claimed!r} " if connection.greeting.claimed else ""
+        text = f"a login {who}from {connection.peer} failed: {error.message}"
+        if (line := self._login_complaints.line("login", text, self._elapsed_us())) is not None:
+            _log.warning("%s", line)
+
+    def login_answered(self, connection: Connection) -> None:
+        """Whoever has logged in is known."""
+        if connection.who is not None:
+            self._unknown.pop(connection, None)
+            self.connections_of[connection.who.name] += 1
+
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """Close the one that it had before: nothing that is still on the way there must come between."""
         self._strangers.pop(connection, None)
+        self._unknown.pop(connection, None)
         before = self.peers.get(broker_id)
         self.peers[broker_id] = connection
         if before is not None and before is not connection:
@@ -256,8 +305,12 @@ class Server:
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget it, and what it asked for."""
+        if connection in self.connections and connection.who is not None:
+            self.connections_of[connection.who.name] -= 1
+            self.connections_of += Counter()  # who has none is forgotten
         self.connections.discard(connection)
         self._strangers.pop(connection, None)
+        self._unknown.pop(connection, None)
         if connection.broker_id is not None and self.peers.get(connection.broker_id) is connection:
             del self.peers[connection.broker_id]
         if connection.open_requests:
@@ -276,7 +329,10 @@ class Server:
         """Close connections that are silent in the middle of something, or do not take their answers."""
         now_us = self._elapsed_us()
         for connection in list(self.connections):
-            if (reason := connection.overdue(now_us)) is not None:
+            reason = connection.overdue(now_us)
+            if connection.greeting.is_stranger:
+                reason = "it has not proved to be a broker of this cluster, and by now everybody has to"
+            if reason is not None:
                 _log.info("closing %s: %s", connection.peer, reason)
                 connection.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from penstock.base import limits
 from penstock.base.addresses import Address, parse_address
@@ -16,6 +17,7 @@ from penstock.base.ids import BrokerId
 from penstock.base.units import parse_bytes, parse_duration_ms
 
 EMBEDDED = "embedded"
+OFF = "off"
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
 BROKERS_MAX = 256
@@ -52,6 +54,22 @@ def read_text(value: object) -> str:
     return value
 
 
+def read_cluster_secret(value: object) -> str:
+    """A secret of some length."""
+    secret = read_text(value)
+    if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
+        raise ValueError(cluster_secret_advice(secret))
+    return secret
+
+
+def cluster_secret_advice(secret: str) -> str:
+    """What is wrong with one that is too short."""
+    return (
+        f"a secret of {len(secret)} characters can be guessed; have {limits.CLUSTER_SECRET_CHARS_MIN} or more drawn by "
+        "chance: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+    )
+
+
 def read_path(value: object) -> Path:
     """A file or folder; `~` is a home."""
     text = read_text(value)
@@ -66,6 +84,32 @@ def read_path(value: object) -> Path:
 def read_listen_address(value: object) -> Address:
     """HOST:PORT of this machine."""
     return parse_address(read_text(value), any_port=True)
+
+
+def read_http_address(value: object) -> Address | str:
+    """HOST:PORT of this machine, or OFF."""
+    return OFF if value is False or value == OFF else read_listen_address(value)
+
+
+def read_http_url(value: object) -> str:
+    """http://HOST:PORT, perhaps with a path; no secret is in it."""
+    text = read_text(value)
+    try:
+        parts = urlsplit(text)
+        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port, or of brackets
+        is_sound = False
+    if not is_sound or "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("expected a URL such as http://127.0.0.1:4318, without user, password and query")
+    return text
+
+
+def read_token(value: object) -> str:
+    """What can be sent in a header."""
+    text = read_text(value)
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError("expected a token of printable ASCII characters without spaces")
+    return text
 
 
 def read_advertised_address(value: object) -> Address:
@@ -174,6 +218,13 @@ def read_urls(value: object) -> tuple[str, ...]:
     if not urls:
         raise ValueError(f"no URL given; write for example nats://localhost:4222, or {EMBEDDED}")
     return () if urls == (EMBEDDED,) else urls
+
+
+def read_names(value: object) -> tuple[str, ...]:
+    """Several names."""
+    if not (names := _parts(value, "names parted by commas")):
+        raise ValueError("no name given; expected some parted by commas, such as a.example.com,b.example.com")
+    return names
 
 
 def read_broker_id(value: object) -> BrokerId:

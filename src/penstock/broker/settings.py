@@ -23,9 +23,13 @@ from penstock.broker.setting_values import (
     read_broker_count,
     read_broker_id,
     read_catch_up_rate,
+    read_cluster_secret,
     read_disk_thread_count,
+    read_http_address,
+    read_http_url,
     read_in_flight_bytes,
     read_listen_address,
+    read_names,
     read_one_of,
     read_path,
     read_port,
@@ -34,9 +38,11 @@ from penstock.broker.setting_values import (
     read_rate,
     read_scrub_interval_ms,
     read_text,
+    read_token,
     read_urls,
     read_voters,
 )
+from penstock.broker.tls_settings import CLIENT_AUTH
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -93,7 +99,7 @@ _TABLE = (
         read_listen_address,
         Address("127.0.0.1", 7422),
         "HOST:PORT",
-        "Where clients connect; port 0 takes any free one. Beyond this machine only with `insecure`.",
+        "Where clients connect; port 0 takes any free one. Beyond this machine only with `auth`, or `insecure`.",
     ),
     Setting(
         "advertise",
@@ -107,9 +113,85 @@ _TABLE = (
         read_boolean,
         False,
         "",
-        "Listen beyond this machine although there is no authentication: whoever reaches the port may read, write "
-        "and delete everything.",
+        "Listen beyond this machine although nobody has to log in: whoever reaches the port may read, write and delete "
+        "everything.",
     ),
+    Setting(
+        "tls_cert",
+        read_path,
+        None,
+        "FILE",
+        "Certificate (PEM, with those between it and its authority) of this broker. With it, clients and the other "
+        "brokers reach it through TLS only. Read again when it changes, and on SIGHUP.",
+        names_file=True,
+    ),
+    Setting("tls_key", read_path, None, "FILE", "The key (PEM) of that certificate.", names_file=True),
+    Setting(
+        "tls_ca",
+        read_path,
+        None,
+        "FILE",
+        "Certificates (PEM) of the authorities that brokers are checked against, both ways: this broker shows its own "
+        "certificate to the others.",
+        names_file=True,
+    ),
+    Setting(
+        "tls_peer_names",
+        read_names,
+        None,
+        "NAME",
+        "Names (DNS or addresses), parted by commas, of which the certificate of another broker must have one. Not "
+        "set: it need only be of `tls_ca`.",
+    ),
+    Setting(
+        "tls_ignore_hosts",
+        read_boolean,
+        False,
+        "",
+        "Take a broker's certificate of `tls_ca` although it is not for the host at which this one reaches it.",
+    ),
+    Setting(
+        "tls_client_ca",
+        read_path,
+        None,
+        "FILE",
+        "Certificates (PEM) of the authorities that clients are checked against.",
+        names_file=True,
+    ),
+    Setting(
+        "tls_client_auth",
+        read_one_of(*CLIENT_AUTH),
+        None,
+        "WHEN",
+        "Whether clients need a certificate: `off`, `optional`, `required`. Not set: `required` with `tls_client_ca`.",
+    ),
+    Setting(
+        "auth",
+        read_boolean,
+        False,
+        "",
+        "Have everybody log in, from the first start on. The first start makes the user admin, with the password of "
+        "`admin_password_file`, or with one that it writes into the data directory.",
+    ),
+    Setting(
+        "admin_password",
+        read_text,
+        None,
+        "TEXT",
+        "Password of the user admin, who is made where there are no users yet; later it counts for nothing.",
+        secret=True,
+    ),
+    Setting("admin_password_file", read_path, None, "FILE", "File that holds that password.", names_file=True),
+    Setting(
+        "cluster_secret",
+        read_cluster_secret,
+        None,
+        "TEXT",
+        "What all brokers of a cluster know and nobody else: at least 32 characters, drawn by chance. With it brokers "
+        "prove to each other who they are.",
+        secret=True,
+    ),
+    Setting("cluster_secret_file", read_path, None, "FILE", "File that holds that secret.", names_file=True),
     Setting(
         "id",
         read_broker_id,
@@ -175,6 +257,29 @@ _TABLE = (
         "PORT",
         "Port of the embedded nats-server; a free one is taken when it is in use, or with 0.",
     ),
+    Setting(
+        "encryption_keys",
+        read_text,
+        None,
+        "KEYS",
+        "Keys for encrypted streams, the current one first, parted by commas: what `penstock keys new` prints.",
+        secret=True,
+    ),
+    Setting(
+        "encryption_keys_file",
+        read_path,
+        None,
+        "FILE",
+        "File that holds these keys, one a line, for the broker's user alone (mode 0600). SIGHUP has it read again.",
+        names_file=True,
+    ),
+    Setting(
+        "encrypt_internal_streams",
+        read_boolean,
+        False,
+        "",
+        "Encrypt the streams that Penstock makes for itself from now on, such as `__offsets`; all brokers need keys.",
+    ),
     Setting("nats_user", read_text, None, "NAME", "User name for NATS."),
     Setting("nats_password", read_text, None, "TEXT", "Password for NATS.", secret=True),
     Setting("nats_password_file", read_path, None, "FILE", "File that holds the password for NATS.", names_file=True),
@@ -194,6 +299,32 @@ _TABLE = (
     ),
     Setting("nats_tls_cert", read_path, None, "FILE", "Our certificate (PEM) for NATS.", names_file=True),
     Setting("nats_tls_key", read_path, None, "FILE", "The key (PEM) of our certificate.", names_file=True),
+    Setting(
+        "http",
+        read_http_address,
+        Address("127.0.0.1", 8422),
+        "HOST:PORT",
+        "Where metrics (/metrics), liveness (/healthz) and readiness (/readyz) are shown; `off`: nowhere. Each of "
+        "several `brokers` takes a port of its own, from this one on. Where nobody has set it and the port is taken, a "
+        "free one is taken, and logged. Beyond this machine only with `http_token` or `insecure`.",
+    ),
+    Setting(
+        "http_token",
+        read_token,
+        None,
+        "TEXT",
+        "Who asks for /metrics sends `Authorization: Bearer TEXT`; /healthz and /readyz are for everybody.",
+        secret=True,
+    ),
+    Setting("http_token_file", read_path, None, "FILE", "File that holds that token.", names_file=True),
+    Setting(
+        "otlp_endpoint",
+        read_http_url,
+        None,
+        "URL",
+        "Where spans of traced messages go, by OTLP over HTTP, such as http://127.0.0.1:4318; needs the extra `otel`. "
+        "Not set: nothing is traced.",
+    ),
     Setting("log_level", read_one_of(*LOG_LEVELS), "info", "LEVEL", f"What is logged: {', '.join(LOG_LEVELS)}."),
     Setting(
         "log_format", read_one_of(*LOG_FORMATS), "human", "FORMAT", f"How it is logged: {' or '.join(LOG_FORMATS)}."

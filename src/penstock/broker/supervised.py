@@ -51,7 +51,7 @@ def main() -> None:
         with suppress(OSError, AttributeError):  # it is no reason not to serve
             os.sched_setaffinity(0, {handed.cpu})
     config = handed.config
-    logs.configure(level=config.log_level, log_format=config.log_format, colour=handed.colour)
+    logs.configure(level=config.log_level, log_format=config.log_format, broker=config.broker_id, colour=handed.colour)
     last = _LastError()
     logging.getLogger("penstock").addHandler(last)
     threading.Thread(target=_stop_with_supervisor, name="supervisor's end", daemon=True).start()

@@ -23,11 +23,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
+from penstock.broker.first_user import FILE, drawn_password, shared_secret
 from penstock.broker.handed import Handed
 from penstock.broker.keeper import Keeper, State
 from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
@@ -63,7 +62,10 @@ class _Supervisor:
     _is_clean: bool = True
 
     async def run(self) -> int:
-        on_signals(asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT), self._told_to_stop)
+        loop = asyncio.get_running_loop()
+        on_signals(loop, (signal.SIGTERM, signal.SIGINT), self._told_to_stop)
+        if self.config.tls:
+            on_signals(loop, (signal.SIGHUP,), self._told_to_reload)
         notifier = Notifier(os.environ)
         folder = take_machine_dir(self.config.data_dir)
         embedded: EmbeddedNats | None = None
@@ -79,13 +81,24 @@ class _Supervisor:
             folder.release()
 
     def _planned(self, folder: MachineDir) -> list[BrokerConfig]:
-        configs, remembered = planned(self.config, folder.remembered)
+        config = self.config
+        configs, remembered = planned(config, folder.remembered)
         folder.remember(remembered)
-        return configs
+        if not config.auth or config.voters or config.join:  # then it is said what all machines know
+            return configs
+        secret, password = config.cluster_secret or shared_secret(folder.path), config.admin_password
+        if password is None:
+            password = drawn_password(folder.path)[0]
+            _log.info("the password of the user admin is in %s", folder.path / FILE)
+        return [replace(one, cluster_secret=secret, admin_password=password) for one in configs]
 
     def _told_to_stop(self) -> None:
         self._stopping.set()
         self._changed.set()
+
+    def _told_to_reload(self) -> None:
+        for keeper in self._keepers:
+            keeper.reload()
 
     # The brokers
 
@@ -158,9 +171,10 @@ class _Supervisor:
             if self.config.log_format != "json":
                 sys.stderr.buffer.write(b"%b | %b\n" % (name.encode(), line))
             elif line.startswith(b'{"'):
-                sys.stderr.buffer.write(b'{"broker":%b,%b\n' % (msgspec.json.encode(name), line[1:]))
-            else:
-                _log.warning("%s", line.decode("utf-8", "backslashreplace"), extra={"broker": name})
+                sys.stderr.buffer.write(line + b"\n")
+            else:  # of an interpreter that cannot even log
+                broker = int(name.rpartition("-")[2])
+                _log.warning("%s", line.decode("utf-8", "backslashreplace"), extra={"broker": broker})
             sys.stderr.buffer.flush()
 
 

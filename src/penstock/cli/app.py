@@ -7,9 +7,32 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, dump, groups, nats_config, pipeline, publish, read, serve, status, streams, verify
+from penstock.cli import (
+    acl,
+    backup,
+    bench,
+    certs,
+    demo,
+    doctor,
+    dump,
+    groups,
+    import_jetstream,
+    keys,
+    nats_config,
+    pipeline,
+    publish,
+    read,
+    relay,
+    restore,
+    serve,
+    status,
+    streams,
+    users,
+    verify,
+)
 from penstock.cli.help import Command, Group
-from penstock.cli.options import Debug, Globals, Server, examples
+from penstock.cli.options import CredentialsOption, Debug, Globals, Server, examples
+from penstock.cli.tls_options import with_tls_options
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -47,9 +70,11 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
+@with_tls_options
 def globals_before_the_command(
     ctx: typer.Context,
     server: Server = None,
+    credentials: CredentialsOption = None,
     debug: Debug = False,
     version: Annotated[
         bool,
@@ -57,15 +82,20 @@ def globals_before_the_command(
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""
-    ctx.obj = Globals(server)
+    ctx.obj = Globals(server, credentials)
 
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
 app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
+app.command("doctor", cls=Command, rich_help_panel=BROKER_PANEL, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)
+app.command("certs", cls=Command, rich_help_panel=BROKER_PANEL, epilog=certs.EXAMPLES)(certs.certs)
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
+app.add_typer(keys.app, name="keys", rich_help_panel=BROKER_PANEL)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
+app.add_typer(users.app, name="user", rich_help_panel=BROKER_PANEL)
+app.add_typer(acl.app, name="acl", rich_help_panel=BROKER_PANEL)
 app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
 app.add_typer(groups.app, name="group", rich_help_panel=DATA_PANEL)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=DATA_PANEL)
@@ -74,3 +104,9 @@ app.command("nats-config", cls=Command, rich_help_panel=DATA_PANEL, epilog=nats_
     nats_config.nats_config
 )
 app.command("read", cls=Command, rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)
+app.command("relay", cls=Command, rich_help_panel=DATA_PANEL, epilog=relay.EXAMPLES)(relay.relay)
+app.command("import", cls=Command, rich_help_panel=DATA_PANEL, epilog=import_jetstream.EXAMPLES)(
+    import_jetstream.import_stream
+)
+app.command("backup", cls=Command, rich_help_panel=DATA_PANEL, epilog=backup.EXAMPLES)(backup.backup)
+app.command("restore", cls=Command, rich_help_panel=DATA_PANEL, epilog=restore.EXAMPLES)(restore.restore)

@@ -16,6 +16,7 @@ from penstock.cli import (
     bench_reach,
     bench_read_replicas,
     bench_replicated,
+    bench_tls,
 )
 from penstock.cli.bench_options import (
     LOAD_PANEL,
@@ -373,6 +374,7 @@ for _name, _command, _examples in (
     ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
     ("replicated", bench_replicated.replicated, bench_replicated.EXAMPLES),
     ("partitions", bench_partitions.partitions, bench_partitions.EXAMPLES),
+    ("tls", bench_tls.tls, bench_tls.EXAMPLES),
     ("read-replicas", bench_read_replicas.read_replicas, bench_read_replicas.EXAMPLES),
     ("scale", scale, _SCALE_EXAMPLES),
     ("many", bench_many.many, bench_many.EXAMPLES),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +17,13 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.keys import KeysFile, keys_of, opened
 from penstock.cli.options import Debug, Json, examples
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from penstock.vfs.keys import EncryptionKeys
 
 EXAMPLES = examples(
     "# every file, the first rows of each",
@@ -76,6 +80,7 @@ def dump(
     messages: Annotated[
         bool, typer.Option("--messages", "-m", help="Show the messages in segments, not the batches.")
     ] = False,
+    keys_file: KeysFile = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -86,12 +91,13 @@ def dump(
     """
     console = output.console()
     verdict = _Verdict()
+    keys = keys_of(keys_file)
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "No such file or directory", str(path))
         rows_max = limit if limit is not None else (_FOLDER_LIMIT if path.is_dir() else None)
         for file in _files(path):
-            _dump_file(console, file, _Tally(file, rows_max, messages=messages), verdict, as_json=as_json)
+            _dump_file(console, _Tally(file, rows_max, keys, messages=messages), verdict, as_json=as_json)
     if verdict.damage:
         say_error(verdict.text())
         raise typer.Exit(FAILED)
@@ -130,10 +136,11 @@ class _Verdict:
         return "\n".join((f"{found} in {checked}; nothing was changed", *places))
 
 
-def _dump_file(console: Console, file: Path, tally: _Tally, verdict: _Verdict, *, as_json: bool) -> None:
+def _dump_file(console: Console, tally: _Tally, verdict: _Verdict, *, as_json: bool) -> None:
     """Print one file."""
+    file = tally.file
     try:
-        rows = tally.counted(_rows(file))
+        rows = tally.counted(_rows(file, tally.keys))
         if as_json:
             for row in rows:
                 output.print_json({"file": str(file), **row})
@@ -156,8 +163,9 @@ def _dump_file(console: Console, file: Path, tally: _Tally, verdict: _Verdict, *
 class _Tally:
     """Lets rows of one file through up to a limit, and all that tell of damage; with `messages` those of each batch."""
 
-    def __init__(self, file: Path, rows_max: int | None, *, messages: bool) -> None:
-        self._file = file
+    def __init__(self, file: Path, rows_max: int | None, keys: EncryptionKeys | None, *, messages: bool) -> None:
+        self.file = file
+        self.keys = keys
         self._rows_max = rows_max
         self._messages = messages
         self._shown = 0
@@ -169,33 +177,32 @@ class _Tally:
         """The rows to show; what they add up to is known when they are through."""
         for row in rows:
             if "damage" in row:
-                self.damage.append(f"{self._file} at byte {row.get('position')}")
+                self.damage.append(f"{self.file} at byte {row.get('position')}")
                 yield row
                 continue
-            opened = self._messages and _BATCH_FIELD in row
-            count = row["count"] if opened else 1
+            is_opened = self._messages and _BATCH_FIELD in row
+            count = row["count"] if is_opened else 1
             self.rows += count
             room = count if self._rows_max is None else max(0, self._rows_max - self._shown)
             self._shown += min(count, room)
             self.hidden += count - min(count, room)
             if room:
-                yield from itertools.islice(_message_rows(self._file, row), room) if opened else (row,)
+                yield from itertools.islice(_message_rows(self.file, row, self.keys), room) if is_opened else (row,)
 
 
-def _message_rows(file: Path, batch: Row) -> Iterator[Row]:
+def _message_rows(file: Path, batch: Row, keys: EncryptionKeys | None) -> Iterator[Row]:
     """The messages of one sound batch."""
     from penstock.batch.codec import check_rows
     from penstock.cli.rows import json_row
     from penstock.client.batches import messages_of
 
-    with file.open("rb") as opened:
-        opened.seek(batch["position"])
-        data = opened.read(batch["size_bytes"])
+    with closing(opened(file.parent, keys).open(file.name, read_only=True)) as source:
+        data = source.read_at(batch["position"], batch["size_bytes"])
     for message in messages_of(check_rows(data, file=str(file), position=batch["position"])):
         yield json_row(message)
 
 
-def _rows(file: Path) -> Iterator[Row]:
+def _rows(file: Path, keys: EncryptionKeys | None) -> Iterator[Row]:
     """Rows of one file by its name; ValueError if the name is not Penstock's."""
     if file.name.startswith(_JOURNAL):
         return _journal_rows(file)
@@ -203,14 +210,13 @@ def _rows(file: Path) -> Iterator[Row]:
         return _raft_rows(file)
     if file.name.endswith(_JSON_LINES) or file.name == _JSON:
         return _json_rows(file)
-    return _log_rows(file)
+    return _log_rows(file, keys)
 
 
-def _log_rows(file: Path) -> Iterator[Row]:
+def _log_rows(file: Path, keys: EncryptionKeys | None) -> Iterator[Row]:
     from penstock.commitlog.dump import file_rows
-    from penstock.vfs.real import RealVfs
 
-    yield from file_rows(RealVfs(str(file.resolve().parent)), file.name)
+    yield from file_rows(opened(file.resolve().parent, keys), file.name)
 
 
 def _json_rows(file: Path) -> Iterator[Row]:

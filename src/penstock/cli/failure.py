@@ -22,6 +22,7 @@ from penstock.base.errors import (
     PenstockError,
     RemoteError,
 )
+from penstock.cli.tls_options import with_tls_options
 
 FAILED = 1
 USED_WRONGLY = 2
@@ -35,6 +36,7 @@ _ADVICE: dict[str, str] = {
     ErrorCode.STORAGE_FAILED: "look at the broker's disk and its log; reads go on working",
     ErrorCode.OVERLOADED: "try again in a moment, or publish more slowly",
     ErrorCode.NOT_ENOUGH_REPLICAS: "`penstock status` shows which brokers are there, and which replicas are in sync",
+    ErrorCode.NO_ENCRYPTION_KEY: "`penstock keys new` makes a key; docs/how-to/encryption.md says where it goes",
     ErrorCode.NOT_LEADER: "`penstock status` shows who leads what, and why nobody does",
     ErrorCode.BROKER_UNAVAILABLE: "`penstock status` shows which brokers are there; try again when they are back",
     ErrorCode.NOT_METADATA_LEADER: "most of the brokers that vote must be there; `penstock status` shows who is",
@@ -74,7 +76,7 @@ def is_debugging() -> bool:
 
 
 def clearly(command: Callable[P, T]) -> Callable[P, T]:
-    """`command`, failing as the package says it."""
+    """`command`, failing as the package says it; with options for TLS where it takes a server."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -93,7 +95,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
                 raise
             raise typer.Exit(report(error)) from None
 
-    return run
+    return with_tls_options(run)
 
 
 def _forget_stdout() -> None:
@@ -193,6 +195,7 @@ def _advice(error: Exception) -> str:
         isinstance(error, OperationalError)
         and isinstance(error, ConnectionError)
         and "penstock serve" not in str(error)
+        and "TLS" not in str(error)
     ):
         if "NATS" in str(error):
             return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"

@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 
 CONNECTION_PANEL = "Connection"
 _COMPLETION_TIMEOUT_S = 1.0
-_SERVER_HELP = "A broker, or several of a cluster.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
+_SERVER_HELP = (
+    "A broker, or several of a cluster; tls:// before it: through TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
+)
 
 
 class Globals(NamedTuple):
     """What was given before the command's name."""
 
     server: str | None = None
+    credentials: Path | None = None
 
 
 def _debug(value: bool) -> bool:
@@ -46,6 +50,15 @@ def _seconds(text: str) -> float:
 Server = Annotated[
     str | None,
     typer.Option("--server", metavar="HOST:PORT[,…]", help=_SERVER_HELP, rich_help_panel=CONNECTION_PANEL),
+]
+CredentialsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--credentials",
+        metavar="FILE",
+        help="A file with one line: a token, an nkey seed, or USER:PASSWORD.  Default: $PENSTOCK_CREDENTIALS.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
 ]
 Timeout = Annotated[
     str,
@@ -102,6 +115,7 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
     seconds = _seconds(timeout)
     found = ctx.find_object(Globals)
     at = server or (found.server if found else None)
+    options.setdefault("credentials", found.credentials if found else None)
     with blocking.connect(at, name="penstock-cli", timeout=seconds, **options) as client:
         try:
             yield client, seconds

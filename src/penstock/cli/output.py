@@ -35,15 +35,25 @@ def console(*, stderr: bool = False) -> Console:
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while something takes long; gives a function that takes how many are done."""
+def progress(what: str, total: int | None, *, noun: str = "") -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while something takes long; gives a function that takes how many are done.
+
+    With a `noun` it says how many of them are done in a second, too.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     shown = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    rate = () if not noun else (TextColumn("{task.fields[rate]}"),)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *rate, TimeRemainingColumn())
     with Progress(*columns, console=shown, disable=not shown.is_terminal, transient=True) as bars:
-        task = bars.add_task(what, total=total)
-        yield lambda done: bars.update(task, completed=done)
+        task = bars.add_task(what, total=total, rate="")
+
+        def advance(done: int) -> None:
+            bars.update(task, completed=done)
+            if noun and (speed := bars.tasks[task].finished_speed or bars.tasks[task].speed):
+                bars.update(task, rate=f"{speed:,.0f} {noun}/s")
+
+        yield advance
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:

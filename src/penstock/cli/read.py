@@ -169,15 +169,15 @@ def read(
         seen = _Seen()
         consuming: Consuming | None = None
         if group is not None:
-            consuming = _as_group(client, info, group, from_place, to_place, partition, seconds)
+            consuming = as_group(client, info, group, from_place, to_place, partition, seconds)
             batches = consuming.batches(follow=follow, for_ever=timeout is None)
             why = f"group {group} has all that was there, or others read it; --follow waits for what comes"
         elif partition is None and len(info.partitions) > 1:
-            batches = _all_partitions(client, info, from_place, to_place, follow, seconds)
+            batches = all_partitions(client, info, from_place, to_place, follow, seconds)
             why = f"{info.name} holds none there; --follow waits for what comes"
         else:
             number = partition or 0
-            begin = _place(client, info, number, from_place, seconds)
+            begin = place_of(client, info, number, from_place, seconds)
             stop = None if to_place is None else _offset(client, info, number, to_place, seconds)
             if follow:
                 batches = following(
@@ -215,7 +215,7 @@ def _in_range(group: str | None) -> AbstractContextManager[None]:
     return advising(ErrorCode.OFFSET_OUT_OF_RANGE, advice)
 
 
-def _as_group(
+def as_group(
     client: Client,
     info: StreamInfo,
     group: str,
@@ -224,6 +224,7 @@ def _as_group(
     partition: int | None,
     timeout: float,
 ) -> Consuming:
+    """A reading as that group. typer.BadParameter for a name that is none, and what is no place for a group."""
     from penstock.groups.rows import group_mistake
 
     if (mistake := group_mistake(group)) is not None:
@@ -238,7 +239,7 @@ def _as_group(
     return Consuming(client, info, group, start, partition, timeout)
 
 
-def _all_partitions(
+def all_partitions(
     client: Client,
     info: StreamInfo,
     start: Start | places.LastMessages,
@@ -253,9 +254,10 @@ def _all_partitions(
     return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout)
 
 
-def _place(
+def place_of(
     client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
 ) -> OffsetAt:
+    """Where a place is in one partition."""
     from penstock.client.values import LATEST
 
     if not isinstance(place, places.LastMessages):
@@ -268,7 +270,7 @@ def _offset(
     client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
 ) -> int:
     # An offset that is not there yet is a fine end.
-    return place if isinstance(place, int) else _place(client, info, partition, place, timeout).offset
+    return place if isinstance(place, int) else place_of(client, info, partition, place, timeout).offset
 
 
 def _why_nothing(name: str, begin: OffsetAt, stop: int | None) -> str:

@@ -1,4 +1,5 @@
-"""Writes docs/reference: cli.md from the commands' own help, config.md from the table of settings, python.md, spark.md.
+"""Writes docs/reference: cli.md from the commands' own help, config.md and metrics.md from their tables, python.md,
+spark.md.
 
     python -m penstock.cli.reference docs/reference
 
@@ -17,6 +18,7 @@ import typer
 
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.app import app
+from penstock.cli.metrics_reference import metrics_reference
 from penstock.cli.python_reference import python_reference
 from penstock.cli.spark_reference import spark_reference
 
@@ -91,12 +93,13 @@ def cli_reference() -> str:
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with its path, the program itself first."""
+    """Every command that is shown, with its path, the program itself first."""
 
     def below(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield path, command
         for name, child in getattr(command, "commands", {}).items():
-            yield from below((*path, name), child)
+            if not child.hidden:
+                yield from below((*path, name), child)
 
     yield from below(("penstock",), typer.main.get_command(app))
 
@@ -160,6 +163,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cli.md").write_text(cli_reference(), encoding="utf-8")
     (folder / "config.md").write_text(config_reference(), encoding="utf-8")
+    (folder / "metrics.md").write_text(metrics_reference(), encoding="utf-8")
     (folder / "python.md").write_text(python_reference(), encoding="utf-8")
     (folder / "spark.md").write_text(spark_reference(), encoding="utf-8")
 

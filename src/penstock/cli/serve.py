@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.broker.settings import SETTINGS, Setting
-from penstock.cli.failure import clearly
+from penstock.cli.failure import FAILED, USED_WRONGLY, clearly
 from penstock.cli.options import Debug, examples, switch, text_option, with_options
 from penstock.hot import is_compiled, way
 
 if TYPE_CHECKING:
-    from penstock.broker.config import Addresses
+    from penstock.broker.config import Addresses, BrokerConfig
 
 EXAMPLES = examples(
     "penstock serve",
@@ -37,6 +38,7 @@ EXAMPLES = examples(
 _PANELS = {
     **dict.fromkeys(("id", "cluster", "join", "rack"), "Cluster"),
     **dict.fromkeys(("brokers", "ports", "pin"), "Several brokers"),
+    "tls": "TLS",
     "nats": "NATS",
     "log": "Log",
     **dict.fromkeys(("partition", "broker", "disk"), "Limits"),
@@ -89,21 +91,33 @@ def _serve(
     if settings.data_dir.exists() and not settings.data_dir.is_dir():
         raise ValueError(f"the data directory {settings.data_dir} is a file; give a directory, or a name that is free")
     with undisturbed():
-        from penstock.broker import logs
-        from penstock.broker.serve import run
+        from penstock.broker import logs, serve  # noqa: F401 (takes a while)
 
-    logs.configure(level=settings.log_level, log_format=settings.log_format)
+    broker = settings.broker_id if settings.brokers is None else None
+    logs.configure(level=settings.log_level, log_format=settings.log_format, broker=broker)
     if not is_compiled():
         logging.getLogger("penstock.broker").warning(
             "hot path: %s, several times slower than compiled; docs/how-to/build.md says how to compile it", way()
         )
+    try:
+        raise typer.Exit(_code(settings))
+    except (PenstockError, OSError) as error:
+        if settings.log_format != "json":
+            raise
+        for text in error.mistakes if isinstance(error, ConfigError) else [str(error)]:
+            logging.getLogger("penstock.broker").critical("%s", text)
+        raise typer.Exit(USED_WRONGLY if isinstance(error, ConfigError) else FAILED) from None
+
+
+def _code(settings: BrokerConfig) -> int:
+    """Run it to its end; the exit code."""
     if settings.brokers is not None:
         from penstock.broker.supervisor import run_machine
 
-        raise typer.Exit(
-            run_machine(settings, ready=lambda clients, nats: _announce_all(clients, nats, settings.data_dir))
-        )
-    raise typer.Exit(run(settings, ready=announce, listening=announce_cluster))
+        return run_machine(settings, ready=lambda clients, nats: _announce_all(clients, nats, settings.data_dir))
+    from penstock.broker.serve import run
+
+    return run(settings, ready=announce, listening=announce_cluster)
 
 
 def announce(addresses: Addresses) -> None:

@@ -123,6 +123,8 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         ),
         "in flight": f"{format_bytes(state.in_flight_bytes)} of {format_bytes(state.in_flight_bytes_max)}",
     }
+    if state.tls_expires_us is not None:
+        shown["TLS"] = f"the broker's certificate ends on {output.time_text(state.tls_expires_us)}"
     if state.counters:
         counters = (
             f"{_COUNTERS.get(name) or name.replace('_', ' ')} {output.count_text(count)}"

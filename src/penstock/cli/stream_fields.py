@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from penstock.base.config import Acks, Compression, Durability, Retain, Storage
+from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage
 from penstock.base.partitioning import parse_split
 from penstock.base.units import format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 
@@ -227,6 +227,13 @@ FIELDS = (
         "--allow-rollup",
         "Whether a message may have those before it go, on its subject or all, by a header Nats-Rollup; else it is "
         "refused.",
+    ),
+    Field(
+        "encryption",
+        "--encryption",
+        "|".join(Encryption),
+        "How what is on the disk is encrypted, with the keys of each broker (encryption_keys_file).",
+        _one_of(*Encryption),
     ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),

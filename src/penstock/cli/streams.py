@@ -1,4 +1,4 @@
-"""`penstock stream …`: create, list, show, find, alter, pause, seal, truncate and delete streams."""
+"""`penstock stream …`: create, list, show, find, alter, pause, seal, copy, purge and delete streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from penstock.base.config import ALTERABLE, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
-from penstock.cli import finding, intake, output, producers, report, truncate
+from penstock.cli import copy, finding, intake, output, producers, purge, report
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.forget_archive import forget_archive
@@ -45,7 +45,7 @@ _WHY_FIXED = {
 
 app = typer.Typer(
     cls=Group,
-    help="Create, list, show, find, alter, pause, seal, truncate and delete streams.",
+    help="Create, list, show, find, alter, pause, seal, copy, purge and delete streams.",
     epilog=examples("penstock stream create orders 'orders.>' --max-age 7d", "penstock stream list"),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -340,6 +340,8 @@ _add("pause", intake.pause, "penstock stream pause orders")
 _add("resume", intake.resume, "penstock stream resume orders")
 _add("read-only", intake.read_only, "penstock stream read-only orders", "penstock stream read-only orders --off")
 _add("seal", intake.seal, "penstock stream seal orders-2025", "penstock stream seal orders-2025 --yes")
-app.command("truncate", cls=Command, epilog=truncate.EXAMPLES)(truncate.truncate)
+app.command("copy", cls=Command, epilog=copy.EXAMPLES)(copy.copy)
+app.command("purge", cls=Command, epilog=purge.EXAMPLES)(purge.purge)
+app.command("truncate", cls=Command, hidden=True)(purge.purge)  # what it was called first
 _add("forget-archive", forget_archive, "penstock stream forget-archive orders lake")
 _add("delete", delete, "penstock stream delete orders", "penstock stream delete orders --yes")

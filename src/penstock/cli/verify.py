@@ -17,7 +17,9 @@ from penstock.base.errors import PenstockError
 from penstock.base.units import format_exact_bytes, parse_bytes
 from penstock.cli import output, verify_report
 from penstock.cli.failure import FAILED, clearly
+from penstock.cli.keys import KeysFile, keys_of
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Globals, Json, Server, Timeout, connected, examples
+from penstock.cli.verify_backup import is_backup, verify_backup
 from penstock.cli.verify_brokers import verify_brokers, which_of
 from penstock.cli.verify_files import verify_files
 from penstock.cli.verify_report import Differing, Replica
@@ -31,6 +33,8 @@ EXAMPLES = examples(
     "penstock verify penstock-data",
     "# one stream on the disks of three brokers",
     "penstock verify disks/1 disks/2 disks/3 --stream orders",
+    "# a backup",
+    "penstock verify /backups/penstock",
     "# for a script",
     "penstock verify orders --json | jq -r 'select(.verdict != \"sound\").replica'",
 )
@@ -55,17 +59,19 @@ def verify(
         list[str] | None,
         typer.Argument(
             metavar="STREAM[/N]|PATH...",
-            help="Streams, or partitions; or data directories, folders of logs, segment files.  Default: all streams.",
+            help="Streams, or partitions; or data directories, folders of logs, segment files, a backup.  Default: all "
+            "streams.",
             show_default=False,
         ),
     ] = None,
     stream: Annotated[
-        str | None, typer.Option("--stream", metavar="NAME", help="Of data directories: only this stream.")
+        str | None, typer.Option("--stream", metavar="NAME", help="Of data directories, or a backup: only this stream.")
     ] = None,
     rate: Annotated[
         str,
         typer.Option("--rate", metavar="SIZE", help="So many bytes a second are read on each broker, at most."),
     ] = format_exact_bytes(limits.VERIFY_BYTES_PER_S_DEFAULT),
+    keys_file: KeysFile = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -78,7 +84,8 @@ def verify(
     What a broker finds damaged it knows from then on: another one leads, as after any damage.
 
     Paths: every file of the logs there is read, without a broker, or beside one. Logs of one partition in several data
-    directories are compared. What a crash may have torn, and what is appended meanwhile, is not judged.
+    directories are compared. What a crash may have torn, and what is appended meanwhile, is not judged. Of a backup
+    every file is compared with the manifest, too.
 
     Nothing is written. The exit code is 0 if all is sound and equal, 1 if something is damaged, differs or could not be
     verified, 2 if the command is wrong.
@@ -96,7 +103,12 @@ def verify(
     for path in paths:
         if not path.exists():
             raise typer.BadParameter(f"{path}: there is no such file or folder")
-    _finish(*verify_files(paths, stream), as_json=as_json)
+    if any(is_backup(path) for path in paths):
+        if len(paths) > 1:
+            raise typer.BadParameter("a backup is verified by itself: give one")
+        verify_backup(paths[0], stream, as_json=as_json)
+        return
+    _finish(*verify_files(paths, stream, keys_of(keys_file)), as_json=as_json)
 
 
 def _is_path(text: str) -> bool:

@@ -17,6 +17,7 @@ from penstock.base import limits
 from penstock.base.errors import PenstockError
 from penstock.cli import output
 from penstock.cli.failure import say_note
+from penstock.cli.keys import opened
 from penstock.cli.verify_report import Differing, Place, Replica, differing, judge, note_compared
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from penstock.commitlog.comparing import Compared
     from penstock.commitlog.segment_check import Mistake
     from penstock.commitlog.verifying import Verified
-    from penstock.vfs.real import RealVfs
+    from penstock.vfs import Vfs
+    from penstock.vfs.keys import EncryptionKeys
 
 _STREAMS = "streams"
 _IDENTITY = "penstock.json"
@@ -41,6 +43,7 @@ class LogFolder(NamedTuple):
     stream_id: int
     partition: int
     segment: str | None = None
+    keys: EncryptionKeys | None = None
 
     @property
     def replica(self) -> str:
@@ -78,9 +81,12 @@ def _log(folder: Path) -> LogFolder:
     return LogFolder(None, folder, name, int(stream_id), partition)
 
 
-def verify_files(paths: Iterable[Path], stream: str | None) -> tuple[list[Replica], list[Differing]]:
-    """All logs at these paths, or those of one stream. ValueError, OSError."""
-    logs = [log for path in paths for log in logs_of(path) if stream is None or log.stream == stream]
+def verify_files(
+    paths: Iterable[Path], stream: str | None, keys: EncryptionKeys | None
+) -> tuple[list[Replica], list[Differing]]:
+    """All logs at these paths, or those of one stream, with `keys` for what is encrypted. ValueError, OSError."""
+    found_logs = (log for path in paths for log in logs_of(path) if stream is None or log.stream == stream)
+    logs = [log._replace(keys=keys) for log in found_logs]
     if not logs:
         raise ValueError("no log is there" if stream is None else f"no log of a stream {stream!r} is there")
     check_cluster({log.data_dir for log in logs if log.data_dir is not None})
@@ -135,10 +141,8 @@ def _cluster_id(file: Path) -> str:
     return str(identity.get("cluster_id") or "")
 
 
-def _vfs(log: LogFolder) -> RealVfs:
-    from penstock.vfs.real import RealVfs
-
-    return RealVfs(str(log.folder.resolve().parent))
+def _vfs(log: LogFolder) -> Vfs:
+    return opened(log.folder.resolve().parent, log.keys)
 
 
 def _size(log: LogFolder) -> int:

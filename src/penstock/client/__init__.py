@@ -5,6 +5,7 @@
 | `connection` | one TCP connection that drives a session                                 |
 | `connections` | one connection to each broker that is needed                             |
 | `addresses`  | where brokers listen, as people write it                                  |
+| `tls`        | with which files TLS is spoken, and what its errors mean                  |
 | `cluster`    | which brokers there are, and who leads what; no IO                        |
 | `attempts`   | whom to ask next, and what a failure means; no IO                         |
 | `link`       | sends each request to the broker that can answer it                       |
@@ -36,5 +37,6 @@
 | `aio`        | the asyncio face                                                         |
 | `blocking_groups` | consumers and groups for the blocking face                           |
 | `blocking_staging` | staging for the blocking face                                       |
+| `open_clients` | which blocking clients are closed at exit                              |
 | `blocking`   | the blocking face: the asyncio one on a thread of its own                 |
 """

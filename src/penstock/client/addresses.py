@@ -1,8 +1,13 @@
-"""Where brokers listen, as people write it: `HOST:PORT`, or several of them with commas between."""
+"""Where brokers listen, as people write it: `HOST:PORT`, or several of them with commas between.
+
+Rules: `tls://HOST:PORT` is reached through TLS; behind a `?` may stand with which files, as in a URL:
+`tls://HOST:PORT?ca=FILE&cert=FILE&key=FILE&server_name=NAME`, so that one text says all that is needed to connect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, quote, urlencode
 
 from penstock.base import limits
 
@@ -35,12 +40,38 @@ def parse_server(server: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+TLS_SCHEME = "tls://"
+TLS_FIELDS = ("ca", "cert", "key", "server_name")
+
+
+def parse_tls(server: str) -> tuple[str, dict[str, str] | None]:
+    """HOST:PORT, and what stands behind it; None: it is not reached through TLS. ValueError says what is wrong."""
+    text = server.strip()
+    if not text.lower().startswith(TLS_SCHEME):
+        return text, None
+    address, _, query = text[len(TLS_SCHEME) :].partition("?")
+    try:
+        fields = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise ValueError(f"the server {server!r}: behind the ? stands {query!r}, which is not NAME=FILE") from None
+    if unknown := sorted(fields.keys() - set(TLS_FIELDS)):
+        raise ValueError(f"the server {server!r}: there is no {unknown[0]!r}; known are {', '.join(TLS_FIELDS)}")
+    return address.rstrip("/"), fields
+
+
+def with_tls(server: str, fields: Mapping[str, str]) -> str:
+    """The other way, for one address that may have some of them; `fields` go before those."""
+    address, own = parse_tls(server)
+    query = urlencode({**(own or {}), **fields}, safe="/", quote_via=quote)
+    return f"{TLS_SCHEME}{address}" + (f"?{query}" if query else "")
+
+
 def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
     """Each of "HOST:PORT,HOST:PORT", or of a list, once and in order; ValueError says what is wrong."""
     listed = [servers] if isinstance(servers, str) else list(servers)
     found = tuple(dict.fromkeys(one.strip() for text in listed for one in text.split(",") if one.strip()))
     for one in found:
-        parse_server(one)
+        parse_server(parse_tls(one)[0])
     if not found:
         raise ValueError("no server is given; give HOST:PORT, or several with commas between")
     if len(found) > limits.CLIENT_BROKERS_MAX:

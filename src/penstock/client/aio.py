@@ -37,6 +37,7 @@ from penstock.client.read_from import ReadFrom, Which, read_from_of
 from penstock.client.routing import Routes
 from penstock.client.staging import Staging
 from penstock.client.tables import Table
+from penstock.client.users import Users
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
@@ -69,6 +70,7 @@ class Client:
         self._positions = Positions(link, self._streams)
         self.groups = Groups(self._positions)
         self.staging = Staging(link, self._streams)
+        self.users = Users(link)
         self._publications = Publications(link, self._streams, routes, name, nats_urls, nats_options)
 
     @property

@@ -151,7 +151,8 @@ class Attempts:
         """There is no connection to that broker: Unavailable, TimedOut, or what it said instead of hello."""
         self._view.failed(address, now_s)
         is_foreign = isinstance(error, RemoteError) and error.code not in _AGAIN
-        if is_foreign and not self._view.is_cluster:
+        is_unknown = isinstance(error, RemoteError) and error.code == ErrorCode.UNAUTHENTICATED
+        if is_unknown or (is_foreign and not self._view.is_cluster):  # another one does not know us either
             self._final = error
         self._note(address, error)
         self._unreachable.add(address)

@@ -11,8 +11,6 @@ again. Calls, parameters and defaults are those of `client.aio`; a test compares
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import concurrent.futures
 import contextlib
 import weakref
@@ -29,13 +27,17 @@ from penstock.client.blocking_groups import Consumer, Groups
 from penstock.client.blocking_producer import Producer
 from penstock.client.blocking_staging import Staging
 from penstock.client.blocking_table import Table
+from penstock.client.blocking_users import Users
+from penstock.client.credentials import Given
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.known_producers import KnownProducer
+from penstock.client.open_clients import OPEN_CLIENTS
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read_from import ReadFrom, Which
 from penstock.client.reading import answers
-from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
+from penstock.client.threads import LoopThread, PublishQueue, close_client
+from penstock.client.tls import TlsOptions
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
@@ -65,19 +67,21 @@ def connect(
     name: str = "penstock-python",
     rack: str | None = None,
     read_from: ReadFrom | Which = "leader",
+    credentials: Given = None,
+    tls: bool | TlsOptions | None = None,
     timeout: float = 10.0,
 ) -> Client:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
 
-    One broker is enough, and leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order,
-    so that the client comes up while one of them is down.
-    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
-    `read_from`: which replicas readers read from that do not say it themselves; `rack`: where this program runs, for
-    those that read from the nearest one.
-    Unavailable: no broker answers there. TimedOut: it does not answer in time.
+    One broker leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order.
+    `nats`: where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    `read_from`: which replicas readers read from; `rack`: where this program runs, for the nearest.
+    `credentials`: a file, or a `penstock.Credentials`; else those of the environment (PENSTOCK_CREDENTIALS, …).
+    `tls`: True, or with which files (`TlsOptions`); a server "tls://HOST:PORT" and $PENSTOCK_TLS_CA mean it, too.
+    Unavailable: no broker answers there. TimedOut: not in time. Unauthenticated: it does not let in who shows them.
     """
-    reads: dict[str, Any] = {"rack": rack, "read_from": read_from}
-    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout, **reads)
+    options: dict[str, Any] = {"rack": rack, "read_from": read_from, "credentials": credentials, "tls": tls}
+    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout, **options)
     thread = LoopThread()
     try:
         client = thread.run(opening.open())
@@ -85,16 +89,6 @@ def connect(
         thread.stop()
         raise
     return Client(client, thread)
-
-
-_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for client in list(_open_clients):
-        with contextlib.suppress(Exception):
-            client.close()
 
 
 class Client:
@@ -105,10 +99,11 @@ class Client:
         self._thread = thread
         self.groups = Groups(client.groups, thread)
         self.staging = Staging(client.staging, thread)
+        self.users = Users(client.users, thread)
         self._publishes = PublishQueue(client, thread)
-        _open_clients.add(self)
+        OPEN_CLIENTS.add(self)
         self._forgotten = weakref.finalize(self, thread.stop_after, client.close)
-        self._forgotten.atexit = False  # `_close_all` waits for it, which is better at exit
+        self._forgotten.atexit = False  # `open_clients` waits for it, which is better at exit
 
     @property
     def server(self) -> str:
@@ -130,11 +125,11 @@ class Client:
 
     def close(self) -> None:
         """Give back the connections and the thread. Unacked publishes and reads under way fail. Twice is fine."""
-        _open_clients.discard(self)
+        OPEN_CLIENTS.discard(self)
         self._forgotten.detach()
         if self._thread.is_running:
             with contextlib.suppress(OperationalError, TimeoutError):
-                self._thread.run(_close_client(self._client))
+                self._thread.run(close_client(self._client))
             self._thread.stop()
 
     # Streams
@@ -493,8 +488,3 @@ class Client:
             if thread.is_running:
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                     thread.loop.call_soon_threadsafe(close_soon, source)
-
-
-async def _close_client(client: aio.Client) -> None:
-    async with asyncio.timeout(JOIN_S):
-        await client.close()

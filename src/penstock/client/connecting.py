@@ -10,9 +10,11 @@ from typing import Any
 from penstock import __version__
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
 from penstock.client.aio import Client
+from penstock.client.credentials import Given, credentials_of
 from penstock.client.link import Link
 from penstock.client.publish_format import a_kind
 from penstock.client.read_from import LEADER, ReadFrom, Which, read_from_of
+from penstock.client.tls import ClientTls, TlsOptions, plain, settled
 
 
 def connect(
@@ -23,16 +25,18 @@ def connect(
     name: str = "penstock-python",
     rack: str | None = None,
     read_from: ReadFrom | Which = "leader",
+    credentials: Given = None,
+    tls: bool | TlsOptions | None = None,
     timeout: float = 10.0,
 ) -> Connecting:
     """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
 
-    One broker is enough, and leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order,
-    so that the client comes up while one of them is down.
-    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
-    `read_from`: which replicas readers read from that do not say it themselves; `rack`: where this program runs, for
-    those that read from the nearest one.
-    Unavailable: no broker answers there. TimedOut: it does not answer in time.
+    One broker leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order.
+    `nats`: where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    `read_from`: which replicas readers read from; `rack`: where this program runs, for the nearest.
+    `credentials`: a file, or a `penstock.Credentials`; else those of the environment (PENSTOCK_CREDENTIALS, …).
+    `tls`: True, or with which files (`TlsOptions`); a server "tls://HOST:PORT" and $PENSTOCK_TLS_CA mean it, too.
+    Unavailable: no broker answers there. TimedOut: not in time. Unauthenticated: it does not let in who shows them.
     """
     listed: Any = [server] if isinstance(server, str) else server
     if listed is not None and not (isinstance(listed, Sequence) and all(isinstance(one, str) for one in listed)):
@@ -40,7 +44,16 @@ def connect(
     if timeout <= 0:
         raise ValueError(f"the time-out is {timeout:g} s; give it some time")
     servers = parse_servers(listed or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
-    link = Link(servers, name, __version__, rack=rack, read_from=read_from_of(read_from) or LEADER)
+    addresses, options = settled(servers, tls, os.environ)
+    link = Link(
+        addresses,
+        name,
+        __version__,
+        rack=rack,
+        read_from=read_from_of(read_from) or LEADER,
+        show=credentials_of(credentials),
+        dialling=plain if options is None else ClientTls(options).dialling,
+    )
     urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
     return Connecting(link, Client(link, name, urls, dict(nats_options or {})), timeout)
 

@@ -9,19 +9,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import secrets
 import socket
 import sys
 import termios
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
+
+from penstock.access.proving import Credentials
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.addresses import parse_server
+from penstock.client.credentials import Show
 from penstock.client.errors import TimedOut, Unavailable, specific
-from penstock.messages import HelloResponse, Request, Response
+from penstock.client.tls import plain, why
+from penstock.messages import AuthenticateRequest, AuthenticateResponse, HelloResponse, Request, Response
 from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session, SessionState
 
 Raw = bytes | bytearray | memoryview
+Dialling = Callable[[str], dict[str, Any]]
+"""What asyncio's `create_connection` takes besides, to reach a broker at a host."""
+_NO_CREDENTIALS = (
+    "the broker at {} has everybody log in: give credentials (credentials=, --credentials FILE before the command, or "
+    "PENSTOCK_CREDENTIALS)"
+)
 
 
 class ConnectionLost(Unavailable):
@@ -42,6 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._wakes_at_bytes = 1
+        self._is_encrypted = False
         self._ready: asyncio.Future[HelloResponse] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[tuple[Response, bytes | memoryview]]] = {}
         self._writable = asyncio.Event()
@@ -73,6 +88,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(self._session.hello(self._loop.time(), deadline_s))
         self._set_timer()
         return await self._ready
+
+    async def log_in(self, credentials: Credentials, hello: HelloResponse, deadline_s: float) -> HelloResponse:
+        """Prove who is here; what the broker tells then. RemoteError unauthenticated; OperationalError: a bad seed."""
+        proof = credentials.proof(lambda: secrets.token_urlsafe(24))
+        first = AuthenticateRequest(mechanism=proof.mechanism, data=proof.first())
+        challenge, _ = await self.call(first, b"", deadline_s)
+        assert isinstance(challenge, AuthenticateResponse)
+        # Of a password this takes a tenth of a second and more.
+        final = await self._loop.run_in_executor(None, proof.prove, challenge.data)
+        done, _ = await self.call(AuthenticateRequest(mechanism=proof.mechanism, data=final), b"", deadline_s)
+        assert isinstance(done, AuthenticateResponse)
+        proof.check(done.data)
+        return msgspec.structs.replace(hello, cluster_id=done.cluster_id, nats_urls=done.nats_urls)
 
     async def call(self, request: Request, raw: Raw, deadline_s: float) -> tuple[Response, bytes | memoryview]:
         """The answer and its raw part. RemoteError if refused or too late, ConnectionLost if the connection ended."""
@@ -125,6 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         if self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -142,7 +171,12 @@ class Connection(asyncio.BufferedProtocol):
     def _choose_wake_up(self) -> None:
         # The kernel wakes the loop for the first bytes that come, and so once for each piece that the broker sends. Of
         # a large answer nothing can be used before its end. (A full receive buffer and a lost connection wake it too.)
-        self._wake_up_at(max(1, min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes)))
+        wanted = min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes)
+        if self._is_encrypted:
+            # Of a record that is not whole all but a byte may have been taken out of the socket.
+            missing = self._session.missing_raw_bytes - limits.TLS_SENT_RECORD_BYTES_MAX
+            wanted = min(limits.TLS_RECEIVE_AT_ONCE_BYTES, missing)
+        self._wake_up_at(max(1, wanted))
 
     def _wake_up_at(self, count: int) -> None:
         if count != self._wakes_at_bytes and self._socket is not None:
@@ -171,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone."""
         if self._session.state is not SessionState.CLOSED:
-            reason = f"the connection to the broker at {self.server} broke: {exc or 'the broker closed it'}"
+            reason = f"the connection to the broker at {self.server} broke: {why(exc) or exc or 'the broker closed it'}"
             self._handle(self._session.closed(RemoteError(ErrorCode.STOPPING, reason)))
         self._writable.set()
         if not self._gone.done():
@@ -243,8 +277,17 @@ class Connection(asyncio.BufferedProtocol):
             self._set_timer()
 
 
-async def open_connection(server: str, session: Session, deadline_s: float) -> tuple[Connection, HelloResponse]:
-    """A connection on which hello has been said. Unavailable, TimedOut or RemoteError say why there is none."""
+async def open_connection(
+    server: str,
+    session: Session,
+    deadline_s: float,
+    show: Show = lambda: None,
+    dialling: Dialling = plain,
+) -> tuple[Connection, HelloResponse]:
+    """A connection on which hello has been said, and somebody has logged in where that is asked.
+
+    Unavailable, TimedOut or RemoteError say why there is none; OperationalError: the credentials cannot be read.
+    """
     host, port = parse_server(server)
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
@@ -257,14 +300,20 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
 
     try:
         async with asyncio.timeout_at(deadline_s):
-            await loop.create_connection(make, host, port)
+            await loop.create_connection(make, host, port, **dialling(host))
             assert connection is not None
             hello = await connection.say_hello(deadline_s + 1)
+            if hello.mechanisms:
+                if (credentials := show()) is None:
+                    raise RemoteError(ErrorCode.UNAUTHENTICATED, _NO_CREDENTIALS.format(server))
+                hello = await connection.log_in(credentials, hello, deadline_s)
         is_greeted = True
         return connection, hello
     except TimeoutError:
         raise TimedOut(f"the broker at {server} did not answer in time") from None
     except RemoteError as error:
+        if error.code == ErrorCode.UNAUTHENTICATED:
+            raise specific(error) from None
         if error.code in (ErrorCode.BAD_FRAME, ErrorCode.TOO_LARGE):
             text = f"what listens at {server} does not speak Penstock's protocol: {error.message}"
             raise RemoteError(error.code, text) from None
@@ -272,6 +321,8 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
     except OSError as error:
         if isinstance(error, OperationalError):
             raise
+        if (mistake := why(error)) is not None:
+            raise Unavailable(f"no TLS with the broker at {server}: {mistake}") from None
         text = f"no broker answers at {server}: {_reason(error)}"
         raise Unavailable(
             f"{text}; start one with `penstock serve`, or say where it is (server=, PENSTOCK_SERVER)"

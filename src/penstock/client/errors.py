@@ -18,6 +18,8 @@
 | `NotEnoughReplicas`   | too few brokers are there, or in sync; nothing was stored                     |
 | `StorageFailed`       | the broker's disk refused it                                                 |
 | `StagedLost`          | what was to be published is not staged any more; nothing was published        |
+| `Unauthenticated`     | nobody has proved who asks: no credentials, wrong ones, or they count no more  |
+| `NotAuthorized`       | who asks may not do that; `details` says what: `operation`                    |
 | `TimedOut`            | the call's time-out passed; also a `TimeoutError`                             |
 | `OperationalError`    | base of what the environment did                                             |
 | `Unavailable`         | no broker (or NATS) could be reached; also a `ConnectionError`                |
@@ -66,6 +68,14 @@ class LogTruncated(RemoteError):  # noqa: N818
     Drop whatever was made of the rows from `end_offset` on, then read again from there (from EARLIEST, if
     `end_offset` is below `log_start`).
     """
+
+
+class Unauthenticated(RemoteError, PermissionError):  # noqa: N818
+    """Nobody has proved who asks: there are no credentials, they are wrong, or they count no more."""
+
+
+class NotAuthorized(RemoteError, PermissionError):  # noqa: N818
+    """Who asks may not do that: no rule allows it. Nothing was done."""
 
 
 class MessageNotFound(RemoteError, LookupError):  # noqa: N818
@@ -143,6 +153,8 @@ _BY_CODE: dict[str, type[RemoteError]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: NotEnoughReplicas,
     ErrorCode.STORAGE_FAILED: StorageFailed,
     ErrorCode.STAGED_LOST: StagedLost,
+    ErrorCode.UNAUTHENTICATED: Unauthenticated,
+    ErrorCode.NOT_AUTHORIZED: NotAuthorized,
 }
 
 

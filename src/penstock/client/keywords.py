@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Compression, Durability, Retain, Storage
+from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage
 from penstock.client.read_from import ReadFrom, Which
 from penstock.client.values import Envelope
 
@@ -56,6 +56,7 @@ class StreamOptions(StreamChanges, total=False):
     """What `create_stream` takes beside name and subject."""
 
     storage: Storage | Literal["file", "memory"]
+    encryption: Encryption | Literal["none", "aes-256-gcm"]
     partition_by: str
     group: str | None
     replicas: int | None

@@ -15,17 +15,20 @@ from typing import TypeVar, cast
 import msgspec
 
 from penstock.base import limits
-from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.client.attempts import Ask, Attempts, Doubt, GiveUp, Pause, Refresh
 from penstock.client.cluster import ClusterView
-from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, uninitialised
+from penstock.client.connection import Connection, ConnectionLost, Dialling, Raw, open_connection, uninitialised
 from penstock.client.connections import Connections
-from penstock.client.errors import Unavailable
+from penstock.client.credentials import Show
+from penstock.client.errors import TimedOut, Unauthenticated, Unavailable
 from penstock.client.read_from import LEADER, ReadFrom
+from penstock.client.tls import plain
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamResponse,
+    AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
     AppendResponse,
@@ -71,6 +74,8 @@ CREATE_GRACE_S = 1.0
 """So much longer than the broker has, a client waits for it to say what it waited for in vain."""
 
 R = TypeVar("R", bound=Response)
+_Appending = AppendRequest | AppendAtRequest | AppendOnceRequest | StageRequest
+_Counted = AppendResponse | FetchResponse | GetResponse
 Answer = tuple[Response, bytes | memoryview]
 _Told = tuple[str, Exception | None]  # the broker at that address has said who leads, or why it does not
 
@@ -87,11 +92,16 @@ class Link:
         rng: random.Random | None = None,
         rack: str | None = None,
         read_from: ReadFrom = LEADER,
+        show: Show = lambda: None,
+        dialling: Dialling = plain,
     ) -> None:
+        """`show` gives the credentials for a connection."""
+        self._show = show
         self.rack = rack  # where the client is, for its readers
         self.read_from = read_from  # that of readers that do not say
         self._rng = rng or random.Random()  # noqa: S311 (spreads load and waiting times, keeps no secret)
         self.view = ClusterView(servers, self._rng.random)
+        self._dialling = dialling  # how all brokers are reached
         self._name = name
         self._version = version
         self._connections = Connections(self._open, lambda: self.view.is_cluster)
@@ -100,6 +110,7 @@ class Link:
         self._hello: HelloResponse | None = None
         self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Told]] = {}
         self._refresh_due_s = self._meeting_due_s = float("-inf")
+        self._rests: dict[tuple[str, bool], float] = {}  # until when appends, or fetches, wait
         self._closed = False
 
     @property
@@ -143,8 +154,9 @@ class Link:
                 self.view.failed(address, clock.time())
             else:
                 return
-        if len(failures) == 1:
-            raise next(iter(failures.values()))
+        first = next(iter(failures.values()))
+        if len(failures) == 1 or all(isinstance(error, Unauthenticated) for error in failures.values()):
+            raise first
         said = "; ".join(f"{address}: {str(error).partition(';')[0]}" for address, error in failures.items())
         raise Unavailable(f"no broker of the cluster can be reached ({said})")
 
@@ -257,24 +269,54 @@ class Link:
             attempts.unreachable(address, error, clock.time())
             return None
         try:
+            await self._rest(address, request, deadline_s)
             answer = await connection.call(_with_time_left(request, deadline_s - clock.time()), raw, deadline_s)
         except ConnectionLost as error:
             attempts.lost(address, error, clock.time(), sent=error.sent)
             self._check_open()
         except RemoteError as error:
+            if error.code == ErrorCode.THROTTLED and self._throttled(address, request, error) < deadline_s:
+                return None  # nothing was done: again, when it is time
             attempts.refused(address, error, clock.time())
         else:
             self.view.works(address)
             self._learn(request, answer[0], address)
+            if isinstance(answer[0], _Counted) and answer[0].throttle_ms:
+                self._throttled(address, request, answer[0])
             return answer
         return None
+
+    def _throttled(self, address: str, request: Request, told: _Counted | RemoteError) -> float:
+        """The broker has this user wait with the next request of that kind; until when."""
+        wait_ms = told.details.get("throttle_ms", 0) if isinstance(told, RemoteError) else told.throttle_ms
+        wait_s = min(wait_ms, limits.THROTTLE_MS_MAX) / 1_000 if isinstance(wait_ms, int) and wait_ms > 0 else 0.001
+        until_s = asyncio.get_running_loop().time() + wait_s
+        self._rests[address, isinstance(request, _Appending)] = until_s
+        return until_s
+
+    async def _rest(self, address: str, request: Request, deadline_s: float) -> None:
+        """Wait where this user is over a rate of that broker, for as long as there is time."""
+        if not self._rests:
+            return
+        is_append = isinstance(request, _Appending)
+        if not (is_append or isinstance(request, FetchRequest | GetRequest)):
+            return
+        now_s = asyncio.get_running_loop().time()
+        until_s = self._rests.get((address, is_append), 0.0)
+        if until_s > now_s:
+            await asyncio.sleep(min(until_s, deadline_s) - now_s)
+            if until_s >= deadline_s:
+                text = f"this user is over a rate of the broker at {address}, which has it wait"
+                raise TimedOut(f"{text}; the time-out passed before that was over")
+        else:
+            self._rests.pop((address, is_append), None)
 
     async def _open(self, address: str, deadline_s: float) -> Connection:
         self._check_open()
         attempt_s = _CLUSTER_ATTEMPT_S_MAX if self.view.is_cluster else _ATTEMPT_S_MAX
         attempt_end_s = min(deadline_s, asyncio.get_running_loop().time() + attempt_s)
         session = Session(self._name, self._version, allocate=uninitialised)
-        connection, hello = await open_connection(address, session, attempt_end_s)
+        connection, hello = await open_connection(address, session, attempt_end_s, self._show, self._dialling)
         try:
             self._check_open()
             self.view.greeted(address, hello)
@@ -375,7 +417,9 @@ def _with_time_left(request: Request, left_s: float) -> Request:
 def _partition_of(request: Request) -> PartitionKey | None:
     """The partition whose leader answers; None: any broker does."""
     match request:
-        case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest() | AppendOnceRequest():
+        case FetchRequest() | GetRequest() | ListOffsetsRequest():
+            return PartitionKey(request.stream_id, request.partition)
+        case AppendRequest() | AppendOnceRequest() | AppendAtRequest():
             return PartitionKey(request.stream_id, request.partition)
         case ReportArchivedRequest():
             return PartitionKey(request.stream_id, request.partition)

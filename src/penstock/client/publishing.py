@@ -265,7 +265,7 @@ class Publisher:
             raise Unavailable("the client is closed")
         from nats.errors import Error as NatsError
 
-        shown = ", ".join(_without_credentials(url) for url in self.urls)
+        shown = ", ".join(without_credentials(url) for url in self.urls)
         try:
             async with asyncio.timeout_at(deadline_s), self._connecting:
                 if self._nats is None or self._nats.is_closed:
@@ -339,7 +339,8 @@ async def _give_back(connection: NatsClient) -> None:
             await connection.close()
 
 
-def _without_credentials(url: str) -> str:
+def without_credentials(url: str) -> str:
+    """A URL that can be shown."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         if "@" in parts.netloc:

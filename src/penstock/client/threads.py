@@ -239,3 +239,9 @@ class PublishQueue:
         for future, *_ in waiting:
             future.set_exception(Unavailable("the client was closed before the message was sent"))
         self._count_sent(len(waiting))
+
+
+async def close_client(client: aio.Client) -> None:
+    """Close it, in JOIN_S at most."""
+    async with asyncio.timeout(JOIN_S):
+        await client.close()

@@ -85,10 +85,11 @@ class PartitionCheck:
         await asyncio.gather(*map(self._measure, self.replicas))
         return sum(one.committed_end - one.log_start for one in self.replicas)
 
-    async def verify(self, tell: Tell) -> None:
-        """Verify all of it."""
+    async def verify(self, tell: Tell, only: tuple[int, int] | None = None) -> None:
+        """Verify all of it, or `only` what lies between two offsets, where a replica has all of that."""
         known = [one for one in self.replicas if not one.failure]
         cuts = sorted({place for one in known for place in (one.log_start, one.committed_end)})
+        cuts = cuts if only is None else list(only)
         # If this is cancelled, or one of them fails as nobody expects, the others end as well.
         async with asyncio.TaskGroup() as group:
             for one in known:
@@ -216,9 +217,9 @@ class Verifier:
         """As `PartitionCheck.measure`."""
         return self._thread.run(self._check.measure())
 
-    def verify(self, tell: Tell) -> None:
+    def verify(self, tell: Tell, only: tuple[int, int] | None = None) -> None:
         """As `PartitionCheck.verify`; `tell` is called in another thread. An interrupt ends it, also on the brokers."""
-        self._thread.run(self._check.verify(tell))
+        self._thread.run(self._check.verify(tell, only))
 
     def batches_between(self, replica: ReplicaCheck, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """As `PartitionCheck.batches_between`."""

@@ -3,7 +3,7 @@
 | error                | what it means                                        | what the caller may do   |
 |----------------------|------------------------------------------------------|--------------------------|
 | `StorageFullError`   | no room; the log is as it was before                 | refuse, try later        |
-| `ShortageError`      | no descriptor or memory; as it was before            | refuse, try later        |
+| `ShortageError`      | no descriptor, memory or key; as it was before       | refuse, try later        |
 | `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
 | `NotWritableError`   | read-only or fenced until a restart, or truncating   | refuse everything        |
 | `RangeRefusedError`  | what a leader sent is broken, or does not go on here | ask again, or truncate   |
@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 
 from penstock.base.errors import CorruptionError, OperationalError
+from penstock.vfs.keys import is_missing_key
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -66,7 +67,7 @@ class IndexDamagedError(CorruptionError):
 
 def is_shortage(error: OSError) -> bool:
     """Whether this process, not the file, is at fault: it may work later."""
-    return error.errno in _SHORT
+    return error.errno in _SHORT or is_missing_key(error)
 
 
 def is_full(error: OSError) -> bool:

@@ -100,3 +100,9 @@ def side_path(vfs: Vfs, path: str, position: int) -> str:
 def is_known(name: str) -> bool:
     """Whether a log may have a file of this name."""
     return name in _FIXED or base_offset_of(name) is not None or _KNOWN.fullmatch(name) is not None
+
+
+def holds_messages(path: str) -> bool:
+    """Whether there may be anything of a message in the file at `path`: the others hold numbers only."""
+    name = path.rpartition("/")[2]
+    return not (name in _FIXED or name.endswith(".index") or name == f"{LINEAGE}.new")

@@ -24,6 +24,7 @@ class Waiter:
     partition: Hashable
     deadline_us: int
     wanted_bytes: int  # on the partition's count of committed bytes
+    who: Hashable = None  # asks; opaque here
 
 
 _Heap = list[tuple[int, int, Waiter]]

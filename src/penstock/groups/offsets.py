@@ -8,7 +8,7 @@ is written, not when it is read.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.groups.membership import Generation
@@ -82,6 +82,17 @@ class Offsets:
     def of(self, group: str, stream_id: int) -> dict[int, Committed]:
         """What a group has committed of a stream, by partition; not to be changed."""
         return self._groups.get(group, {}).get(stream_id, {})
+
+    @property
+    def stream_count(self) -> int:
+        """Pairs of a group and a stream of which something is committed."""
+        return sum(map(len, self._groups.values()))
+
+    def all(self) -> Iterator[tuple[str, int, dict[int, Committed]]]:
+        """Each group and stream, with what is committed by partition; rows may come while this is gone through."""
+        for group, streams in list(self._groups.items()):
+            for stream_id, committed in list(streams.items()):
+                yield group, stream_id, dict(committed)
 
     def page(self, after: tuple[str, int], size: int) -> list[tuple[str, int, int]]:
         """Up to `size` groups and streams behind that pair, in order, and of how many partitions there are offsets."""

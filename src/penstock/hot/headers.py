@@ -6,7 +6,7 @@ puts behind it is no header for NATS either. A line without a colon is none.
 | a name that begins with `Nats-` or `Penstock-` | what becomes of it                                   |
 |------------------------------------------------|------------------------------------------------------|
 | it is honoured                                 | its value's begin and end, without the space around  |
-| NATS gives it to what it hands on              | nothing: it tells where a message comes from         |
+| NATS or Penstock gives it to what it hands on  | nothing: it tells where a message comes from         |
 | any other                                      | `unsupported`: it asks for something, now or later   |
 """
 
@@ -47,8 +47,13 @@ _TOLD = (
     b"Nats-Subject",
     b"Nats-Time-Stamp",
     b"Nats-UpTo-Sequence",
+    b"Penstock-Offset",
+    b"Penstock-Partition",
+    b"Penstock-Stream",
+    b"Penstock-Timestamp",
 )
-"""What a message bears that JetStream or a service has handed on: it tells where it comes from and asks for nothing."""
+"""What a message bears that JetStream, a service or `penstock relay` has handed on: it tells where it comes from and
+asks for nothing."""
 _SERVICE = b"Nats-Service-"
 _TRACE = b"Nats-Trace-"
 """Told as well, with any ending."""

@@ -23,7 +23,8 @@ sequence, message id, last id, rollup, size.
 | `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
 | `Nats-TTL`                                | goes once so much time is over, where the stream allows it           |
 | `Nats-Rollup: sub|all`                    | those before it go, of its subject or all, where the stream allows it |
-| names that NATS gives to what it hands on | stored, no effect                                                    |
+| names that NATS or Penstock gives to what | stored, no effect                                                    |
+| it hands on                               |                                                                      |
 | every other `Nats-` or `Penstock-` name   | refused: it asks for something, now or in a later version            |
 
 A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.

@@ -16,6 +16,7 @@ Rules:
 | `groups`    | offsets of groups: commit, fetch, list                      |
 | `staging`   | rows staged, and published exactly once                    |
 | `verifying` | a replica verified, and checksums of its rows               |
+| `access`    | logging in, users, what they may do                         |
 | `session`   | hello, status, errors                                      |
 | `peers`     | what brokers of one cluster tell each other                |
 | `replicas`  | what replicas of one partition, or of the metadata, do     |
@@ -24,6 +25,27 @@ Rules:
 
 from __future__ import annotations
 
+from penstock.messages.access import (
+    AlterUserRequest,
+    AlterUserResponse,
+    AuthenticateRequest,
+    AuthenticateResponse,
+    AwaitMetadataRequest,
+    AwaitMetadataResponse,
+    ChangeRulesRequest,
+    ChangeRulesResponse,
+    CreateUserRequest,
+    CreateUserResponse,
+    CredentialInfo,
+    DeleteUserRequest,
+    DeleteUserResponse,
+    ListUsersRequest,
+    ListUsersResponse,
+    TestAccessRequest,
+    TestAccessResponse,
+    UserChangedResponse,
+    UserInfo,
+)
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, api_versions
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
@@ -72,6 +94,8 @@ from penstock.messages.peers import (
     UnreachableLeader,
 )
 from penstock.messages.records import (
+    AppendAtRequest,
+    AppendAtResponse,
     AppendOnceRequest,
     AppendOnceResponse,
     AppendRequest,
@@ -158,28 +182,43 @@ __all__ = [
     "API_OF_REQUEST",
     "AlterStreamRequest",
     "AlterStreamResponse",
+    "AlterUserRequest",
+    "AlterUserResponse",
     "Api",
     "ApiSpec",
     "ApiVersions",
+    "AppendAtRequest",
+    "AppendAtResponse",
     "AppendOnceRequest",
     "AppendOnceResponse",
     "AppendRequest",
     "AppendResponse",
+    "AuthenticateRequest",
+    "AuthenticateResponse",
+    "AwaitMetadataRequest",
+    "AwaitMetadataResponse",
     "AwaitStreamRequest",
     "AwaitStreamResponse",
     "BrokerInfo",
     "BrokerLimits",
     "ChangeIsrRequest",
     "ChangeIsrResponse",
+    "ChangeRulesRequest",
+    "ChangeRulesResponse",
     "ClusterMember",
     "CommitOffsetsRequest",
     "CommitOffsetsResponse",
     "CommittedOffset",
     "CreateStreamRequest",
     "CreateStreamResponse",
+    "CreateUserRequest",
+    "CreateUserResponse",
+    "CredentialInfo",
     "DamageInfo",
     "DeleteStreamRequest",
     "DeleteStreamResponse",
+    "DeleteUserRequest",
+    "DeleteUserResponse",
     "Divergence",
     "ErrorBody",
     "FetchOffsetsRequest",
@@ -220,6 +259,8 @@ __all__ = [
     "ListProducersResponse",
     "ListPublishedRequest",
     "ListPublishedResponse",
+    "ListUsersRequest",
+    "ListUsersResponse",
     "LogEnd",
     "MarkKeysRequest",
     "MarkKeysResponse",
@@ -269,9 +310,13 @@ __all__ = [
     "StopBrokerRequest",
     "StopBrokerResponse",
     "StreamInfo",
+    "TestAccessRequest",
+    "TestAccessResponse",
     "TruncateRequest",
     "TruncateResponse",
     "UnreachableLeader",
+    "UserChangedResponse",
+    "UserInfo",
     "VerifyRequest",
     "VerifyResponse",
     "api_versions",

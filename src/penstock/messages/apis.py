@@ -9,6 +9,24 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from penstock.messages.access import (
+    AlterUserRequest,
+    AlterUserResponse,
+    AuthenticateRequest,
+    AuthenticateResponse,
+    AwaitMetadataRequest,
+    AwaitMetadataResponse,
+    ChangeRulesRequest,
+    ChangeRulesResponse,
+    CreateUserRequest,
+    CreateUserResponse,
+    DeleteUserRequest,
+    DeleteUserResponse,
+    ListUsersRequest,
+    ListUsersResponse,
+    TestAccessRequest,
+    TestAccessResponse,
+)
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
     CommitOffsetsRequest,
@@ -43,6 +61,8 @@ from penstock.messages.peers import (
     StopBrokerResponse,
 )
 from penstock.messages.records import (
+    AppendAtRequest,
+    AppendAtResponse,
     AppendOnceRequest,
     AppendOnceResponse,
     AppendRequest,
@@ -129,6 +149,14 @@ class Api(IntEnum):
     STAGE = 26
     PUBLISH_STAGED = 27
     LIST_PUBLISHED = 28
+    AUTHENTICATE = 29
+    LIST_USERS = 30
+    CREATE_USER = 31
+    ALTER_USER = 32
+    DELETE_USER = 33
+    CHANGE_RULES = 34
+    TEST_ACCESS = 35
+    APPEND_AT = 36
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -144,6 +172,7 @@ class Api(IntEnum):
     REPLICA_RANGE = 75
     MARK_KEYS = 76
     MESSAGE_IDS = 77
+    AWAIT_METADATA = 78
 
 
 class ApiSpec(NamedTuple):
@@ -160,7 +189,7 @@ class ApiSpec(NamedTuple):
 _TABLE = (
     ApiSpec(Api.HELLO, HelloRequest, HelloResponse, 1, 1, True),
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
-    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 1, True),
+    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 1, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
@@ -184,6 +213,14 @@ _TABLE = (
     ApiSpec(Api.STAGE, StageRequest, StageResponse, 1, 1, True),
     ApiSpec(Api.PUBLISH_STAGED, PublishStagedRequest, PublishStagedResponse, 1, 1, True),
     ApiSpec(Api.LIST_PUBLISHED, ListPublishedRequest, ListPublishedResponse, 1, 1, True),
+    ApiSpec(Api.AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, 1, 1, False),
+    ApiSpec(Api.LIST_USERS, ListUsersRequest, ListUsersResponse, 1, 1, True),
+    ApiSpec(Api.CREATE_USER, CreateUserRequest, CreateUserResponse, 1, 1, True),
+    ApiSpec(Api.ALTER_USER, AlterUserRequest, AlterUserResponse, 1, 1, True),
+    ApiSpec(Api.DELETE_USER, DeleteUserRequest, DeleteUserResponse, 1, 1, True),
+    ApiSpec(Api.CHANGE_RULES, ChangeRulesRequest, ChangeRulesResponse, 1, 1, True),
+    ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
+    ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),
@@ -198,6 +235,7 @@ _TABLE = (
     ApiSpec(Api.REPLICA_RANGE, ReplicaRangeRequest, ReplicaRangeResponse, 1, 1, True),
     ApiSpec(Api.MARK_KEYS, MarkKeysRequest, MarkKeysResponse, 1, 1, True),
     ApiSpec(Api.MESSAGE_IDS, MessageIdsRequest, MessageIdsResponse, 1, 1, True),
+    ApiSpec(Api.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -82,7 +82,7 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
 class HeartbeatRequest(Request, frozen=True, kw_only=True):
     """I am there, and have applied the metadata log up to `applied_index`; what I can reach no more, NATS among it.
 
-    `log_ends`: of partitions that the longest log is to lead.
+    `log_ends`: of partitions that the longest log is to lead. `has_keys`: encrypted streams can be placed here.
     """
 
     broker_id: PeerIdField
@@ -92,6 +92,7 @@ class HeartbeatRequest(Request, frozen=True, kw_only=True):
     resigned: Annotated[tuple[ResignedLeadership, ...], msgspec.Meta(max_length=limits.ELECTIONS_PER_COMMAND_MAX)] = ()
     has_nats: bool = True
     log_ends: Annotated[tuple[LogEnd, ...], msgspec.Meta(max_length=limits.LOG_ENDS_PER_HEARTBEAT_MAX)] = ()
+    has_keys: bool = False
 
 
 class HeartbeatResponse(Response, frozen=True, kw_only=True):
@@ -232,6 +233,8 @@ class ForwardRequest(Request, frozen=True, kw_only=True):
 
     api: Int32Field
     version: Int32Field
+    user: str = ""  # who asks, where somebody had to log in; "$broker": the sender itself
+    user_index: Int64Field = 0  # of the user
 
 
 class ForwardResponse(Response, frozen=True, kw_only=True):

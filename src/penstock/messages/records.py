@@ -7,6 +7,7 @@
 | list offsets |                                |                                                               |
 | append       | one batch message; its offsets, timestamps and epoch are ignored |                              |
 | append once  | the same                       |                                                               |
+| append at    | one batch message; its offsets and timestamps are kept |                                       |
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     raw_crc: CrcField | None = None
     last_epoch: LeaderEpochField | None = None
     behind_us: Int64Field | None = None
+    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
 
 
 class GetRequest(Request, frozen=True, kw_only=True):
@@ -113,6 +115,7 @@ class GetResponse(Response, frozen=True, kw_only=True):
     committed_end: OffsetField
     format_version: Int32Field
     leader_epoch: LeaderEpochField
+    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
 
 
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
@@ -153,6 +156,17 @@ class AppendOnceRequest(Request, frozen=True, kw_only=True):
     sequence: Int64Field
 
 
+class AppendAtRequest(Request, frozen=True, kw_only=True):
+    """Append the batch behind the body with the offsets and timestamps that it has, to a stream that is paused.
+
+    It begins where the log ends, and covers what its header says: rows may be missing in between. So who asks again
+    after a lost answer is told where the log ends: it is stored, or is not.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+
+
 class ListProducersRequest(Request, frozen=True, kw_only=True):
     """Which producers does the leader of a partition know? Page by page: begin behind an id."""
 
@@ -185,6 +199,11 @@ class AppendResponse(Response, frozen=True, kw_only=True):
     timestamp_us: TimestampField
     leader_epoch: LeaderEpochField
     fsynced: bool
+    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
+
+
+class AppendAtResponse(AppendResponse, frozen=True, kw_only=True):
+    """What the batch covers; `timestamp_us` is that of its last row."""
 
 
 class AppendOnceResponse(AppendResponse, frozen=True, kw_only=True):

@@ -55,6 +55,8 @@ class HelloResponse(Response, frozen=True, kw_only=True):
     nats_urls: tuple[str, ...] = ()  # for publishers; without credentials
     api_versions: tuple[ApiVersions, ...] = ()
     limits: BrokerLimits = BrokerLimits()
+    mechanisms: tuple[str, ...] = ()  # one of which the client logs in with before anything else; none: it need not
+    proves_brokers: bool = False  # whether it knows a secret of the cluster, and asks other brokers for it
 
 
 class StatusRequest(Request, frozen=True, kw_only=True):
@@ -74,6 +76,8 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str = ""  # why there was no connection, the last time; it stays when there is one again
     reconnects: Int64Field = 0
     answers_dropped: Int64Field = 0  # of the acks and refusals made, those that nats-server did not take in time
+    complaints: Int64Field = 0  # of nats-server about what the broker sent, such as acks that it may not publish
+    last_complaint: str = ""
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 
@@ -86,6 +90,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     address: str  # HOST:PORT of the socket API
     data_dir: str = ""
     started_us: TimestampField
+    now_us: TimestampField | None = None  # the broker's clock when it answered; None: an earlier version
     uptime_ms: Int64Field
     nats: NatsStatus
     metadata_leader: BrokerIdField | None = None  # as far as this broker knows; None: what it knows may be out of date
@@ -99,6 +104,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     partitions_by_state: dict[str, Int64Field] = msgspec.field(default_factory=dict)
     connections: Int64Field = 0  # of clients
     requests_in_flight: Int64Field = 0
+    tls_expires_us: TimestampField | None = None  # when its certificate ends; None: it speaks no TLS
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
     # Since the start: messages_in, bytes_in, acks_made, dropped, …

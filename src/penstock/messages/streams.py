@@ -190,10 +190,23 @@ class FindStreamsResponse(Response, frozen=True, kw_only=True):
 
 
 class CreateStreamRequest(Request, frozen=True, kw_only=True):
-    """Create a stream; the same name with the same config gives the stream that is there."""
+    """Create a stream; the same name with the same config gives the stream that is there, paused or not.
+
+    With `is_paused` (from version 2 on) nobody listens for it until it is resumed.
+    """
 
     config: StreamConfig
     timeout_ms: Int64Field = 10_000
+    is_paused: bool = False
+
+    def version_needed(self) -> int:
+        """2 where it matters: a broker of before would have it take messages at once."""
+        return 2 if self.is_paused else 1
+
+    @property
+    def intake(self) -> Intake:
+        """The one that it begins with."""
+        return Intake.PAUSED if self.is_paused else Intake.OPEN
 
 
 class CreateStreamResponse(Response, frozen=True, kw_only=True):

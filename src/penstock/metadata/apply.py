@@ -10,6 +10,7 @@ A command that is refused changes nothing but the index.
 | `streams`     | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
 | `growth`      | add partitions, mark keys                                       |
 | `brokers`     | register, fence and stop broker                                 |
+| `users`       | create, alter, delete user, change rules                        |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
 | `elections`   | who leads one partition: what all of them come to               |
 """
@@ -21,14 +22,19 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.base.errors import RemoteError
-from penstock.metadata import brokers, growth, leaderships, streams
+from penstock.metadata import brokers, growth, leaderships, streams, users
+from penstock.metadata.acts import is_act
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
+    AlterUser,
     ChangeIsr,
+    ChangeRules,
     Command,
     CreateStream,
+    CreateUser,
     DeleteStream,
+    DeleteUser,
     ElectLeaders,
     FenceBroker,
     FormCluster,
@@ -60,6 +66,10 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     ChangeIsr: leaderships.change_isr,
     ElectLeaders: leaderships.elect_leaders,
     RecoverPartitions: leaderships.recover_partitions,
+    CreateUser: users.create_user,
+    AlterUser: users.alter_user,
+    DeleteUser: users.delete_user,
+    ChangeRules: users.change_rules,
 }
 
 
@@ -70,4 +80,5 @@ def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterIma
         changed, outcome = _CHANGES[type(command)](image, index, command)
     except RemoteError as error:
         return replace(image, index=index), error
-    return replace(changed, index=index), outcome
+    acted = index if changed.users and is_act(command, outcome) else image.acted
+    return replace(changed, index=index, acted=acted), outcome

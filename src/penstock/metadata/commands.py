@@ -24,6 +24,7 @@ What a command does to each partition (who leads, which ISRs shrink) is not in i
 | elect leaders  | the controller             | followers cannot reach a leader, or the preferred one is back     |
 | recover partitions | the controller         | all who had what was acked are back from unclean stops            |
 | start broker   | a broker that is alone     | it has started                                                    |
+| create, alter, delete user, change rules | the node | an administrator asks; at set-up the node itself |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from penstock.access import Credential, Quotas, Rule, User
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange, IsrMember
@@ -42,16 +44,24 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class CreateStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="create_stream"):
+class _Asked(_Command, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client asked for; who it was is told only where everybody logs in."""
+
+    by: str = ""  # the user
+    at_us: int = 0
+
+
+class CreateStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="create_stream"):
     """Make a stream; its id is the command's index."""
 
     config: StreamConfig
     created_us: int
     assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; none: all on the first broker
     observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; none: none has any
+    intake: Intake = Intake.OPEN  # at the beginning
 
 
-class AlterStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
+class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
     """Change fields of a stream's config; with `observers`, also who these are of each partition from now on."""
 
     stream_id: int
@@ -59,7 +69,7 @@ class AlterStream(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="
     observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: as they are
 
 
-class AddPartitions(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="add_partitions"):
+class AddPartitions(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="add_partitions"):
     """Give a stream more partitions, where it has so many as was known."""
 
     stream_id: StreamId
@@ -80,13 +90,13 @@ class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
     marked_us: int
 
 
-class DeleteStream(_Command, frozen=True, kw_only=True, tag="delete_stream"):
+class DeleteStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="delete_stream"):
     """Delete a stream."""
 
     stream_id: int
 
 
-class TruncatePartition(_Command, frozen=True, kw_only=True, tag="truncate_partition"):
+class TruncatePartition(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="truncate_partition"):
     """Give up what comes before an offset, all of which its leader has committed in that leader epoch."""
 
     stream_id: StreamId
@@ -95,7 +105,7 @@ class TruncatePartition(_Command, frozen=True, kw_only=True, tag="truncate_parti
     before: Offset
 
 
-class ReportArchived(_Command, frozen=True, kw_only=True, tag="report_archived"):
+class ReportArchived(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="report_archived"):
     """An archive has what comes before an offset, all of it committed in that leader epoch; None: there is none."""
 
     stream_id: StreamId
@@ -105,7 +115,7 @@ class ReportArchived(_Command, frozen=True, kw_only=True, tag="report_archived")
     end_offset: Offset | None
 
 
-class SetIntake(_Command, frozen=True, kw_only=True, tag="set_intake"):
+class SetIntake(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="set_intake"):
     """Have a stream take messages, or not."""
 
     stream_id: StreamId
@@ -231,6 +241,44 @@ class StartBroker(_Command, frozen=True, kw_only=True, tag="start_broker"):
     started_us: int
 
 
+class CreateUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="create_user"):
+    """Make a user. The first one has everybody log in from then on. `by`: who asked; empty: nobody had to log in."""
+
+    user: User
+    created_us: int
+    by: str = ""
+    is_first: bool = False  # only if there is none
+
+
+class AlterUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_user"):
+    """Take credentials from a user and give it others, at once; or change what it may use."""
+
+    name: str
+    altered_us: int
+    add: tuple[Credential, ...] = ()  # one that has the id of another takes its place
+    drop: tuple[str, ...] = ()  # ids
+    quotas: Quotas | None = None  # None: as they are
+    by: str = ""
+
+
+class DeleteUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="delete_user"):
+    """Delete a user, its credentials and its rules."""
+
+    name: str
+    deleted_us: int
+    by: str = ""
+
+
+class ChangeRules(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="change_rules"):
+    """Give a user rules, and take some from it, at once; of `*` they are everybody's."""
+
+    name: str
+    changed_us: int
+    add: tuple[Rule, ...] = ()
+    drop: tuple[Rule, ...] = ()
+    by: str = ""
+
+
 Command = (
     CreateStream
     | AlterStream
@@ -248,6 +296,10 @@ Command = (
     | ElectLeaders
     | RecoverPartitions
     | StartBroker
+    | CreateUser
+    | AlterUser
+    | DeleteUser
+    | ChangeRules
 )
 
 

@@ -193,6 +193,10 @@ class Controller:
         """Who is to lead only what nobody else may."""
         return self._sessions.without_nats() if self.leads else frozenset()
 
+    def without_keys(self) -> frozenset[BrokerId]:
+        """Who is to hold nothing that is encrypted."""
+        return self._sessions.without_keys() if self.leads else frozenset()
+
     def _last(self, now: Now, ending: BrokerId | None = None) -> tuple[BrokerId, ...]:
         """Any other is to lead before these."""
         return tuple(sorted({*self._silent(now, ending), *self._sessions.without_nats()} - {ending}))
@@ -249,7 +253,8 @@ class Controller:
         except RemoteError as error:
             self._answer(caller, error)
             return
-        self._sessions.heard(broker_id, request.applied_index, now.elapsed_us, has_nats=request.has_nats)
+        said = {"has_nats": request.has_nats, "has_keys": request.has_keys}
+        self._sessions.heard(broker_id, request.applied_index, now.elapsed_us, **said)
         resignations = self._resignations(broker_id, request.resigned, now)
         if self._reports.heard(self._image, broker_id, request.unreachable, now.elapsed_us):
             resignations.setdefault(frozenset(), []).extend(self._reports.elections(self._image, now.elapsed_us))

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.access import User
+from penstock.access.users import EVERYBODY
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
@@ -113,6 +115,11 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def takes(self) -> bool:
         """Whether it takes messages at all."""
         return self.intake is Intake.OPEN
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether anything can be appended to it: messages, or while it is paused what has an offset of its own."""
+        return self.intake in (Intake.OPEN, Intake.PAUSED)
 
     @property
     def queue(self) -> str | None:
@@ -209,6 +216,24 @@ class ClusterImage:
     brokers: PersistentMap[BrokerId, BrokerState] = field(default_factory=PersistentMap)
     loads: Mapping[BrokerId, BrokerLoad] = field(default_factory=dict)  # follows from `streams`; never changed in place
     cluster_id: str = ""
+    users: PersistentMap[str, User] = field(default_factory=PersistentMap)  # by name; EVERYBODY among them
+    acted: int = 0  # the index of the last command that somebody is answerable for; see `acts`
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether everybody has to log in: since there was a first user, who cannot be the last to go."""
+        return bool(self.users)
+
+    def user(self, name: str) -> User:
+        """The user of that name, or EVERYBODY; RemoteError user_not_found."""
+        found = self.users.get(name)
+        if found is None:
+            raise RemoteError(ErrorCode.USER_NOT_FOUND, f"there is no user {name!r}", user=name)
+        return found
+
+    def administrators(self) -> list[str]:
+        """Who may do everything, by name."""
+        return sorted(name for name, user in self.users.items() if user.is_admin and name != EVERYBODY)
 
     def by_name(self, name: str) -> StreamState:
         """The stream of that name; RemoteError stream_not_found."""

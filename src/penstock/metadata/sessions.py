@@ -21,6 +21,7 @@ class _Session:
     heard_us: int | None  # None: not yet, by this metadata leader
     applied_index: int = 0  # of the metadata log, as the broker said last
     has_nats: bool = True  # the same
+    has_keys: bool = True  # the same; until it has said so, whoever places something on it finds out
 
 
 class Sessions:
@@ -51,12 +52,14 @@ class Sessions:
             kept[broker_id] = session
         self._sessions = kept
 
-    def heard(self, broker_id: BrokerId, applied_index: int, now_us: int, *, has_nats: bool = True) -> None:
+    def heard(
+        self, broker_id: BrokerId, applied_index: int, now_us: int, *, has_nats: bool = True, has_keys: bool = True
+    ) -> None:
         """A heartbeat of a live run has come."""
         session = self._sessions[broker_id]
         session.deadline_us = now_us + self._session_us
         session.heard_us = now_us
-        session.has_nats = has_nats
+        session.has_nats, session.has_keys = has_nats, has_keys
         session.applied_index = max(session.applied_index, applied_index)
 
     def silent(self, now_us: int) -> list[tuple[BrokerId, Incarnation]]:
@@ -84,6 +87,10 @@ class Sessions:
     def without_nats(self) -> frozenset[BrokerId]:
         """The live brokers that have said that NATS is not there for them."""
         return frozenset(broker_id for broker_id, session in self._sessions.items() if not session.has_nats)
+
+    def without_keys(self) -> frozenset[BrokerId]:
+        """The live brokers that have said that they can encrypt nothing."""
+        return frozenset(broker_id for broker_id, session in self._sessions.items() if not session.has_keys)
 
     def behind(self, index: int) -> tuple[BrokerId, ...]:
         """The live brokers that have not said yet that they applied the command at `index`."""

@@ -11,8 +11,10 @@ the image (metadata/image.py). Limits that a later version may draw tighter are 
                               | archived: the fields of Archived in their order
                               | counts | marks: the fields of Mark in their order
 
-Where a stream has got more partitions, the version is 2: who does not know of that would look for keys elsewhere.
+    users (version 3)         the fields of User in their order, by name | the index of the last act
 
+Where a stream has got more partitions, the version is 2: who does not know of that would look for keys elsewhere.
+Where there are users, it is 3: who does not know of them would let everybody in.
 
 A field that a later version adds stands at the end of its array; older versions refuse what they do not know only where
 its meaning changes, which a new version number says.
@@ -26,6 +28,8 @@ from itertools import pairwise
 
 import msgspec
 
+from penstock.access import User
+from penstock.access.users import EVERYBODY
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
@@ -33,7 +37,8 @@ from penstock.messages.fields import INT64_MAX
 from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of
 from penstock.metadata.persistent import PersistentMap
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
+_WITHOUT_USERS = 2
 _FIRST_VERSION = 1  # which all read: of an image that says nothing that is newer
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
@@ -42,6 +47,16 @@ _BROKER_ID_END = 2**31
 
 
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    index: int
+    cluster_id: str
+    brokers: tuple[BrokerState, ...]
+    streams: tuple[StreamState, ...]
+    users: tuple[User, ...] = ()
+    acted: int = 0
+
+
+class _WithoutUsers(msgspec.Struct, frozen=True, array_like=True):
     version: int
     index: int
     cluster_id: str
@@ -70,8 +85,13 @@ def encode_image(image: ClusterImage) -> bytes:
     """All of `image`."""
     brokers = tuple(broker for _, broker in sorted(image.brokers.items()))
     streams = tuple(state for _, state in sorted(image.streams.items()))
-    version = SNAPSHOT_VERSION if any(state.counts for state in streams) else _FIRST_VERSION
-    return _encoder.encode(_Snapshot(version, image.index, image.cluster_id, brokers, streams))
+    if image.users:
+        users = tuple(user for _, user in sorted(image.users.items()))
+        return _encoder.encode(
+            _Snapshot(SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams, users, image.acted)
+        )
+    version = _WITHOUT_USERS if any(state.counts for state in streams) else _FIRST_VERSION
+    return _encoder.encode(_WithoutUsers(version, image.index, image.cluster_id, brokers, streams))
 
 
 def image_digest(image: ClusterImage) -> bytes:
@@ -93,6 +113,7 @@ def decode_image(data: bytes) -> ClusterImage:
     _expect(0 <= snapshot.index <= INT64_MAX, f"index {snapshot.index}")
     _check_brokers(snapshot)
     _check_streams(snapshot)
+    _check_users(snapshot)
     alike: dict[PartitionState, PartitionState] = {}
     return ClusterImage(
         snapshot.index,
@@ -101,6 +122,8 @@ def decode_image(data: bytes) -> ClusterImage:
         PersistentMap({broker.broker_id: broker for broker in snapshot.brokers}),
         loads_of(snapshot.streams),
         snapshot.cluster_id,
+        PersistentMap({user.name: user for user in snapshot.users}),
+        snapshot.acted,
     )
 
 
@@ -146,6 +169,21 @@ def _check_streams(snapshot: _Snapshot) -> None:
         for partition in state.partitions:
             if not _is_sound(partition, live if snapshot.brokers else partition.replicas):
                 _expect(False, f"stream {last} with {partition}")
+
+
+def _check_users(snapshot: _Snapshot) -> None:
+    last = ""
+    for user in snapshot.users:
+        _expect(last < user.name and 0 < user.made_index <= snapshot.index, f"user {user.name!r} behind {last!r}")
+        last = user.name
+        is_sound = user.rules == tuple(sorted(set(user.rules)))
+        ids = [one.credential_id for one in user.credentials]
+        is_sound &= len(set(ids)) == len(ids) and bool(ids) is (user.name != EVERYBODY)
+        _expect(is_sound, f"user {user.name!r} with {len(ids)} credentials and {len(user.rules)} rules")
+    rulers = [user.name for user in snapshot.users if user.is_admin and user.name != EVERYBODY]
+    _expect(bool(rulers) is bool(snapshot.users), "users, and no administrator among them")
+    _expect(0 <= snapshot.acted <= snapshot.index, f"an act at {snapshot.acted}")
+    _expect(bool(snapshot.users) is (snapshot.version >= SNAPSHOT_VERSION), f"users in version {snapshot.version}")
 
 
 def _check_config(state: StreamState) -> None:

@@ -198,7 +198,10 @@ def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> St
         raise RemoteError(ErrorCode.BAD_REQUEST, text)
     partitions = made_partitions(image, command.config, assignments, command.observers)
     config = created_config(command.config, len(assignments[0]))
-    return StreamState(stream_id, config, command.created_us, partitions)
+    made = StreamState(stream_id, config, command.created_us, partitions)
+    if command.intake is Intake.OPEN:
+        return made
+    return msgspec.structs.replace(made, intake=command.intake, intake_us=max(1, command.created_us))
 
 
 def made_partitions(

@@ -12,7 +12,7 @@ it is deleted again: nothing is left behind that cannot work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from penstock.messages import (
     MarkKeysResponse,
     ReportArchivedRequest,
     ReportArchivedResponse,
+    Request,
     Response,
     SetIntakeRequest,
     SetIntakeResponse,
@@ -45,6 +46,7 @@ from penstock.messages import (
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
+    Command,
     CreateStream,
     DeleteStream,
     MarkKeys,
@@ -53,8 +55,7 @@ from penstock.metadata.commands import (
     TruncatePartition,
 )
 from penstock.metadata.growth import check_growth
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
-from penstock.metadata.placement import place, place_observers
+from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.metadata.streams import (
     altered_config,
     check_create,
@@ -63,10 +64,12 @@ from penstock.metadata.streams import (
     created_config,
     replicas_wanted,
 )
+from penstock.node.access import Access
 from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.internal import staged_config
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
+from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
 
 Done = Callable[[Response | RemoteError], None]
@@ -89,58 +92,50 @@ class _Creation:
 
 
 class Administration:
-    """For the metadata leader. `chance` is a seeded generator, such as random.Random."""
+    """For the metadata leader."""
 
     def __init__(
         self,
         quorum: Quorum,
         peers: Peers,
         broker_id: BrokerId,
-        chance: Any,
+        placing: Placing,
         clock: Callable[[], Now],
         *,
         await_here: WaitFor,
         info: Callable[[StreamState], StreamInfo],
-        ready: Callable[[], frozenset[BrokerId]],
-        without_nats: Callable[[], frozenset[BrokerId]],
+        access: Access,
     ) -> None:
-        """`ready`: on whom streams can be placed now; `without_nats`: who of them is to lead none of them."""
         self._quorum = quorum
         self._peers = peers
         self._broker_id = broker_id
-        self._chance = chance
+        self._placing = placing
         self._clock = clock
         self._await_here = await_here
         self._info = info
-        self._ready = ready
-        self._without_nats = without_nats
+        self._access = access
         self._creations: list[_Creation] = []
+        self._handlers: dict[type[Request], Callable[[Any, Done], None]] = {
+            CreateStreamRequest: self._create,
+            AlterStreamRequest: self._alter,
+            SetIntakeRequest: self._set_intake,
+            TruncateRequest: self._truncate,
+            StagedStreamRequest: self._make_staged,
+            ReportArchivedRequest: self._report_archived,
+            DeleteStreamRequest: self._delete,
+        }
 
     @property
     def _image(self) -> ClusterImage:
         return self._quorum.image
 
-    def handle(
-        self,
-        request: Administrative,
-        done: Done,
-    ) -> None:
-        """Do what a client asks; `done` hears it once."""
+    def _propose(self, command: Command, done: Callable[[Outcome | RemoteError], None]) -> None:
+        self._quorum.propose(self._access.signed(command), done)
+
+    def handle(self, request: Administrative, done: Done) -> None:
+        """Do what a client asks, who may; `done` hears it once."""
         try:
-            if isinstance(request, CreateStreamRequest):
-                self._create(request, done)
-            elif isinstance(request, AlterStreamRequest):
-                self._alter(request, done)
-            elif isinstance(request, SetIntakeRequest):
-                self._set_intake(request, done)
-            elif isinstance(request, TruncateRequest):
-                self._truncate(request, done)
-            elif isinstance(request, StagedStreamRequest):
-                self._make_staged(request, done)
-            elif isinstance(request, ReportArchivedRequest):
-                self._report_archived(request, done)
-            else:
-                self._delete(request, done)
+            self._handlers[type(request)](request, done)
         except RemoteError as error:
             done(error)
 
@@ -149,19 +144,19 @@ class Administration:
     def _create(self, request: CreateStreamRequest, done: Done) -> None:
         now = self._clock()
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
-        image = self._image
-        brokers, ready = self._brokers(), self._ready()
-        existing = check_create(image, request.config, brokers=len(brokers), ready=len(ready))
+        brokers, ready = self._placing.brokers(), self._placing.ready(request.config)
+        existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready))
         if existing is not None:
             self._wait(existing, done, deadline_us, is_new=False)
             return
         replicas = replicas_wanted(request.config, len(brokers))
-        assignments = self._place(request.config.partitions, replicas, ready)
+        assignments = self._placing.assign(request.config.partitions, replicas, ready)
         command = CreateStream(
             config=created_config(request.config, replicas),
             created_us=now.wall_us,
             assignments=assignments,
-            observers=self._place_observers(assignments, request.config.observers),
+            observers=self._placing.observers(assignments, request.config),
+            intake=request.intake,
         )
 
         def made(outcome: Outcome | RemoteError) -> None:
@@ -171,7 +166,7 @@ class Administration:
             assert outcome.stream is not None
             self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
 
-        self._quorum.propose(command, made)
+        self._propose(command, made)
 
     def _make_staged(self, request: StagedStreamRequest, done: Done) -> None:
         """A stream for what is staged for another one, on the very replicas of that."""
@@ -217,27 +212,7 @@ class Administration:
         command = CreateStream(
             config=staged_config(target.stream_id, target.config), created_us=now.wall_us, assignments=assignments
         )
-        self._quorum.propose(command, made)
-
-    def _place(self, partitions: int, replicas: int, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...]:
-        without_nats = self._without_nats()
-        able = ready - without_nats
-        among = able if len(able) >= replicas else ready
-        placed = place(self._image, partitions, replicas, self._chance, among)
-        # The first is to lead, and the creation waits for its subscription.
-        return tuple(tuple(sorted(one, key=without_nats.__contains__)) for one in placed)
-
-    def _place_observers(
-        self, partitions: Sequence[PartitionState | tuple[BrokerId, ...]], observers: int
-    ) -> tuple[tuple[BrokerId, ...], ...]:
-        if not (observers or any(isinstance(one, PartitionState) for one in partitions)):
-            return ()
-        return place_observers(self._image, partitions, observers, self._chance, self._ready())
-
-    def _brokers(self) -> frozenset[BrokerId]:
-        """All of the cluster, there or not: a stream must not have fewer replicas for who happens to be away."""
-        membership = self._quorum.membership
-        return frozenset((*self._image.brokers, *membership.voters, *membership.learners))
+        self._propose(command, made)
 
     def _wait(self, state: StreamState, done: Done, deadline_us: int, *, is_new: bool) -> None:
         self._wait_for_all(
@@ -315,7 +290,7 @@ class Administration:
             )
             creation.done(RemoteError(error.code, text))
 
-        self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
+        self._propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
 
     # Pause, resume, seal
 
@@ -331,7 +306,7 @@ class Administration:
             assert outcome.stream is not None
             self._wait_for_all(outcome.stream, done, deadline_us, lambda info: SetIntakeResponse(stream=info))
 
-        self._quorum.propose(SetIntake(stream_id=state.stream_id, intake=request.intake, since_us=now.wall_us), changed)
+        self._propose(SetIntake(stream_id=state.stream_id, intake=request.intake, since_us=now.wall_us), changed)
 
     # Alter, truncate, delete
 
@@ -344,10 +319,10 @@ class Administration:
         observers = None
         if config.observers > state.config.observers:
             assert config.replicas is not None
-            ready = len(self._ready())
-            check_observers(config.observers, config.replicas, brokers=len(self._brokers()), ready=ready)
+            brokers, ready = self._placing.brokers(), self._placing.ready(config)
+            check_observers(config.observers, config.replicas, brokers=len(brokers), ready=len(ready))
         if config.observers != state.config.observers:
-            observers = self._place_observers(state.partitions, config.observers)
+            observers = self._placing.observers(state.partitions, config)
 
         def altered(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
@@ -357,7 +332,7 @@ class Administration:
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
         command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
-        self._quorum.propose(command, altered)
+        self._propose(command, altered)
 
     # More partitions
 
@@ -371,13 +346,13 @@ class Administration:
             return
         check_room(self._image, added)
         assert config.replicas is not None
-        assignments = self._place(added, config.replicas, self._ready())
+        assignments = self._placing.assign(added, config.replicas, self._placing.ready(config))
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
 
         def made(grown: StreamState) -> None:
             self._wait_for_all(grown, done, deadline_us, lambda info: AlterStreamResponse(stream=info))
 
-        observers = self._place_observers(assignments, config.observers)
+        observers = self._placing.observers(assignments, config)
         self._add(state, assignments, observers, config.range_bounds[len(state.config.range_bounds) :], made, done)
 
     def _add(
@@ -403,7 +378,7 @@ class Administration:
             observers=observers,
             range_bounds=range_bounds,
         )
-        self._quorum.propose(command, added)
+        self._propose(command, added)
 
     def mark_keys(self, request: MarkKeysRequest, done: Done) -> None:
         """A partition's leader has committed all that it has of the keys which left it."""
@@ -419,7 +394,7 @@ class Administration:
             end_offset=request.end_offset,
             marked_us=request.marked_us,
         )
-        self._quorum.propose(command, marked)
+        self._propose(command, marked)
 
     def _truncate(self, request: TruncateRequest, done: Done) -> None:
         if request.leader_epoch is None:
@@ -434,7 +409,7 @@ class Administration:
             leader_epoch=request.leader_epoch,
             before=request.before,
         )
-        self._quorum.propose(command, truncated)
+        self._propose(command, truncated)
 
     def _report_archived(self, request: ReportArchivedRequest, done: Done) -> None:
         if request.leader_epoch is None:
@@ -456,7 +431,7 @@ class Administration:
             archive=request.archive,
             end_offset=request.end_offset,
         )
-        self._quorum.propose(command, reported)
+        self._propose(command, reported)
 
     def _delete(self, request: DeleteStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
@@ -464,7 +439,7 @@ class Administration:
         def deleted(outcome: Outcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else DeleteStreamResponse(stream_id=state.stream_id))
 
-        self._quorum.propose(DeleteStream(stream_id=state.stream_id), deleted)
+        self._propose(DeleteStream(stream_id=state.stream_id), deleted)
 
     def _named(self, name: str, stream_id: int | None) -> StreamState:
         state = self._image.by_name(name)

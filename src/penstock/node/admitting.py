@@ -37,6 +37,8 @@ def admitted(
     if lasts is not None and admission.asks_older:
         read_older(partition, lasts, step)
     if not (admission.needs_ids or admission.needs_lasts):
+        if (tracer := partition.meters.tracer) is not None:
+            tracer.coming(partition, admission.rows, now.elapsed_us)
         return admission
     if admission.needs_ids and dedup is not None and dedup.failure:
         partition.dedup = None  # the next one has them read again

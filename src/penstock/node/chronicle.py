@@ -63,6 +63,7 @@ class Chronicle:
         self._outbox = outbox
         self._seen: Seen | None = None
         self._next_us = 0
+        self.led_count = 0  # leaderships that this broker began
         self._forget()
 
     def _forget(self) -> None:
@@ -70,6 +71,7 @@ class Chronicle:
 
     def led(self, name: str) -> None:
         """This broker leads that partition."""
+        self.led_count += 1
         self._led.add(name)
 
     def ended(self, name: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.base.config import Intake
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import LogState
 from penstock.ingest import acks
 from penstock.node.in_flight import Budget
-from penstock.node.wording import FENCED, NOT_LEADER, OVER_BUDGET, READ_ONLY, STORE_FAILED, TOO_FEW_REPLICAS
+from penstock.node.wording import CODES, FENCED, NOT_LEADER, OVER_BUDGET, READ_ONLY, STORE_FAILED, TOO_FEW_REPLICAS
 
 if TYPE_CHECKING:
     from penstock.node.partition import Partition
@@ -18,6 +20,22 @@ def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str
     if not partition.stream.takes:
         reason = str(partition.stream.intake)
         return acks.not_taken(partition.stream.name, reason.replace("_", " ")), reason
+    return _why_unable(partition, budget)
+
+
+def why_not_at(partition: Partition, budget: Budget) -> RemoteError | None:
+    """What those hear who append with offsets and times of their own."""
+    if partition.stream.intake is not Intake.PAUSED:
+        text = f"nothing was stored: stream {partition.stream.name!r} is {partition.stream.intake}, not paused: offsets"
+        return RemoteError(ErrorCode.BAD_REQUEST, f"{text} can be given only where nobody else appends")
+    if (unable := _why_unable(partition, budget)) is None:
+        return None
+    error, reason = unable
+    return RemoteError(CODES[reason], error.description)
+
+
+def _why_unable(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
+    """The same of a stream that is open."""
     if partition.log.state is not LogState.WRITABLE:
         reason = FENCED if partition.log.state is LogState.FENCED else READ_ONLY
         return acks.store_failed(f"the stream is {reason}; see its status"), reason

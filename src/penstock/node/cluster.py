@@ -21,17 +21,9 @@ from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
-    AwaitStreamRequest,
-    ChangeIsrRequest,
-    ForwardRequest,
-    HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
-    MarkKeysRequest,
-    PeerHelloRequest,
-    RaftRequest,
-    RegisterBrokerRequest,
     Request,
     Response,
     StopBrokerRequest,
@@ -40,8 +32,11 @@ from penstock.messages import (
 from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.node.access import Access
 from penstock.node.addresses import PeerAddresses
 from penstock.node.administration import Administration
+from penstock.node.applied import AppliedHere
+from penstock.node.audit import Audit
 from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_taken
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.chronicle import Seen
@@ -54,29 +49,17 @@ from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.observer import Place
 from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
+from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 from penstock.node.speakers import Speaker, Start
-from penstock.node.standing import Standing
+from penstock.node.standing import Standing, registration
 from penstock.node.step import Join, Lane, Outbox
+from penstock.node.user_changes import UserChanges
 from penstock.node.waiting import what_it_waits_for
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
-
-PEER_REQUESTS: tuple[type[Request], ...] = (
-    RaftRequest,
-    PeerHelloRequest,
-    AwaitStreamRequest,
-    JoinRequest,
-    ForwardRequest,
-    HeartbeatRequest,
-    RegisterBrokerRequest,
-    ChangeIsrRequest,
-    MarkKeysRequest,
-    StopBrokerRequest,
-)
-"""What `Cluster.peer_request` answers."""
 
 _TICK_US = limits.RAFT_TICK_MS * 1_000
 
@@ -94,7 +77,11 @@ class Cluster:
         clock: Callable[[], Now],
         consequences: Consequences,
         told: Callable[[], Told],
+        access: Access,
+        audit: Audit,
     ) -> None:
+        self._access = access
+        self._audit = audit
         self._vfs = vfs
         self._settings = settings
         self._outbox = outbox
@@ -143,48 +130,39 @@ class Cluster:
             start=Start(self._runs.names, begins.log_index, begins.raft_term),
             observer=self,
         )
-        ask_here: Local = lambda request, done: self._metadata_leader.request(request, done)  # noqa: E731
+        ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
         controller = Controller(settings.broker_id, ControllerConfig())
         self._administration = Administration(
             self.quorum,
             self._peers,
             settings.broker_id,
-            self._chance,
+            Placing(self.quorum, controller, self._chance, self._clock),
             self._clock,
             await_here=self._consequences.wait_for,
             info=self.info,
-            ready=lambda: controller.ready(self._clock()),
-            without_nats=controller.without_nats,
+            access=self._access,
         )
+        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access)
+        self._applied_here = AppliedHere(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,
             controller,
             self._administration,
+            self._users,
+            self._access,
             settings,
             self._clock,
         )
         self.standing = self._new_standing(stopped, begins)
         parts = (self.quorum, self.link, self._peers, self.standing)
         self.departure = Departure(*parts, self._outbox, self._clock)
+        self._audit.begin(self.image)
         self.quorum.start()
 
     def _new_standing(self, stopped: Incarnation | None, begins: Place) -> Standing:
         """Of a start whose metadata ends at `begins`; `stopped`: which run stopped cleanly before it."""
-        settings = self._settings
-        who = RegisterBrokerRequest(
-            broker_id=settings.broker_id,
-            data_dir_id=settings.data_dir_id,
-            address=settings.address,
-            rack=settings.rack,
-            broker_version=settings.broker_version,
-            clean_stop=stopped is not None,
-            run_before=stopped or 0,
-            process=self._runs.process,
-            runs=self._runs.names,
-            log_index=begins.log_index,
-            raft_term=begins.raft_term,
-        )
+        who = registration(self._settings, self._runs, stopped, begins)
         return Standing(
             who,
             self._ask_for_standing,
@@ -194,6 +172,7 @@ class Cluster:
             log_ends=self._consequences.log_ends,
             is_lost=lambda: bool(self.quorum.missed),
             has_nats=self._consequences.has_nats,
+            has_keys=self._settings.encrypted is not None,
             changed=self._look_at_standing,
         )
 
@@ -201,7 +180,7 @@ class Cluster:
         """The logs are open: from here on the image has consequences. Alone, the broker is registered now; blocking."""
         self._is_started = True
         about = (self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader)
-        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for)
+        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for, self._applied_here)
         if self.quorum.is_alone:
             self.standing.tick(self._clock())
             if self.standing.incarnation is None:
@@ -293,9 +272,12 @@ class Cluster:
     @property
     def waits_for(self) -> str:
         """What stands between this broker and its part in the cluster, for people; empty once it has it."""
-        return what_it_waits_for(
+        reason = what_it_waits_for(
             self.quorum, self.standing, self._belonging, self._settings.broker_id, self.voters_reachable
         )
+        if not reason and self._settings.requires_login and not self.image.users:
+            return "waiting for a first user, without whom nobody can log in: one broker is to make it (--auth)"
+        return reason
 
     def check_knows(self) -> None:
         """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
@@ -340,6 +322,8 @@ class Cluster:
 
     def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
         """A command was applied."""
+        if isinstance(outcome, Outcome):
+            self._audit.applied(place.log_index, command, outcome)
         if isinstance(command, RegisterBroker) and command.broker_id == self._settings.broker_id:
             self.registered_us = command.registered_us
         if not self._is_started:
@@ -351,9 +335,11 @@ class Cluster:
             if outcome.changed:
                 self._consequences.applied(outcome)
         self._metadata_leader.applied(place.log_index, place.raft_term, self.image, outcome)
+        self._applied_here.look(self._clock())
 
     def replaced(self, before: ClusterImage) -> None:
         """A snapshot took the place of the image."""
+        self._audit.begin(self.image)
         if self._is_started:
             self._tell_cluster_id()
             self._look_at_standing()
@@ -410,12 +396,8 @@ class Cluster:
 
     # Requests
 
-    def administer(
-        self,
-        caller: Hashable,
-        request: Administrative,
-    ) -> None:
-        """A client wants streams changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
+    def administer(self, caller: Hashable, request: Administrative) -> None:
+        """A client wants something changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
         if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):
             self.check_knows()
 
@@ -425,7 +407,7 @@ class Cluster:
                 response = RemoteError(ErrorCode.NOT_METADATA_LEADER, f"no metadata leader was found in time: {reason}")
             self._outbox.reply(caller, response)
 
-        self.link.administer(request, done)
+        self.link.administer(request, done, self._access.who)
 
     def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
         """Another broker asks. RemoteError."""
@@ -448,6 +430,7 @@ class Cluster:
                 self.quorum.tick()
             self._metadata_leader.tick(now)
             self.link.tick(now)
+            self._applied_here.look(now)
             if self.quorum.leader is not None:
                 self._heard_us = now.elapsed_us
         if not self.quorum.is_alone or self.standing.incarnation is None:
@@ -475,7 +458,9 @@ class Cluster:
         waiting_us = (
             0
             if self.quorum.needs_ticks or self._metadata_leader.has_to_form
-            else earliest(self.link.next_deadline_us, self._administration.next_deadline_us)
+            else earliest(
+                self.link.next_deadline_us, self._administration.next_deadline_us, self._users.next_deadline_us
+            )
         )
         return earliest(
             None if waiting_us is None else max(waiting_us, self._next_tick_us),
@@ -497,4 +482,6 @@ class Cluster:
         """The broker stops: tell who waits, give the files back."""
         self.link.stop(error)
         self._administration.stop(error)
+        self._users.stop(error)
+        self._applied_here.stop(error)
         self.quorum.stop(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from penstock.access.handshake import MECHANISMS
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
@@ -24,6 +25,7 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.metadata.image import StreamState
+from penstock.node.access import Access
 from penstock.node.cluster import Cluster
 from penstock.node.directory import Directory
 from penstock.node.report import Report
@@ -42,6 +44,7 @@ class Enquiries:
         settings: Settings,
         outbox: Outbox,
         cluster: Cluster,
+        access: Access,
         *,
         report: Callable[[], Report],
         in_flight_bytes: Callable[[], int],
@@ -50,6 +53,7 @@ class Enquiries:
         self._settings = settings
         self._outbox = outbox
         self._cluster = cluster
+        self._access = access
         self._report = report
         self._in_flight_bytes = in_flight_bytes
         self._directory = Directory()
@@ -61,13 +65,17 @@ class Enquiries:
         }
 
     def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
+        # Who has not logged in is told no more than it takes to do that.
+        is_told = self._access.refusal(self._access.who) is None
         response = HelloResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,
-            cluster_id=self._cluster.cluster_id,
+            cluster_id=self._cluster.cluster_id if is_told else "",
             format_version=self._settings.format_version,
-            nats_urls=self._settings.nats_urls,
+            nats_urls=self._settings.nats_urls if is_told else (),
             api_versions=api_versions(),
+            mechanisms=MECHANISMS if self._access.is_guarded else (),
+            proves_brokers=self._settings.proves_brokers,
         )
         self._outbox.reply(caller, response)
 
@@ -87,6 +95,7 @@ class Enquiries:
                 self._cluster.check_knows()
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
             names, next_after = self._directory.page(image, request.after, page)
+        names = [name for name in names if self._access.may_see(image.by_name(name))]
         streams = tuple(self._report().stream(image.by_name(name)) for name in names)
         self._outbox.reply(
             caller, MetadataResponse(streams=streams, brokers=self._report().brokers(), next_after=next_after)
@@ -98,6 +107,7 @@ class Enquiries:
         found = self._directory.covering(self._cluster.image, request.subject)
         if not found:
             self._cluster.check_knows()
+        found = [state for state in found if self._access.may_see(state)]
         self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report().stream, found))))
 
     def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:

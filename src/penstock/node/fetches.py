@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -25,6 +26,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Slice
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.messages import FetchRequest, FetchResponse
+from penstock.node.access import Access
 from penstock.node.desk import Desk
 from penstock.node.divergence import check_agreement
 from penstock.node.finding import Finder
@@ -43,6 +45,7 @@ class _Look:
     request: FetchRequest
     deadline_us: int
     is_final: bool
+    who: Principal | None  # asks
     committed_end: int
     committed_bytes: int
     as_of_us: int | None  # all that was committed by then is below that `committed_end`
@@ -58,8 +61,10 @@ class Fetches:
         format_version: int,
         clock: Callable[[], Now],
         as_of_us: Callable[[Partition], int | None],
+        access: Callable[[], Access],
     ) -> None:
         """`as_of_us`: as `Replicas`."""
+        self._access = access
         self._clock = clock
         self._as_of_us = as_of_us
         self._outbox = outbox
@@ -81,7 +86,7 @@ class Fetches:
         check_agreement(partition, request.offset, request.leader_epoch)
         self._check_staleness(partition, request)
         wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
-        self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0)
+        self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0, who=self._access().who)
 
     def grown(self, partition: Partition) -> None:
         """More is committed: look again for those who can have enough now."""
@@ -126,15 +131,24 @@ class Fetches:
 
     def _look_again(self, waiter: Waiter, partition: Partition, *, is_final: bool) -> None:
         try:
-            # The log may have been cut meanwhile.
+            # What was allowed may not be any more, and the log may have been cut meanwhile.
+            assert isinstance(waiter.who, Principal | None)
+            self._access().check(waiter.who, waiter.request)
             check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
             self._check_staleness(partition, waiter.request)
-            self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final)
+            self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final, who=waiter.who)
         except RemoteError as error:
             self._outbox.reply(waiter.caller, error)
 
     def _look(
-        self, caller: Hashable, partition: Partition, request: FetchRequest, deadline_us: int, *, is_final: bool
+        self,
+        caller: Hashable,
+        partition: Partition,
+        request: FetchRequest,
+        deadline_us: int,
+        *,
+        is_final: bool,
+        who: Principal | None,
     ) -> None:
         log = partition.log
         if not partition.log_start <= request.offset <= log.log_end:
@@ -142,7 +156,7 @@ class Fetches:
         end, size_bytes = partition.committed_end, partition.committed_bytes
         view = log.view() if request.offset < end else None
         as_of_us = self._as_of_us(partition)
-        look = _Look(caller, partition, request, deadline_us, is_final, end, size_bytes, as_of_us, view)
+        look = _Look(caller, partition, request, deadline_us, is_final, who, end, size_bytes, as_of_us, view)
         if view is None:
             self._found(look, None)
             return
@@ -187,7 +201,8 @@ class Fetches:
                 self._answer(look, found)
             return
         wanted_bytes = look.committed_bytes + missing_bytes
-        self._waiters.park(Waiter(look.caller, request, look.partition.key, look.deadline_us, wanted_bytes))
+        key = look.partition.key
+        self._waiters.park(Waiter(look.caller, request, key, look.deadline_us, wanted_bytes, look.who))
         if look.partition.committed_bytes > look.committed_bytes:
             self.grown(look.partition)  # meanwhile
 
@@ -216,7 +231,7 @@ class Fetches:
             if request.offset < partition.log_start:
                 self._outbox.reply(caller, _out_of_range(partition, request.offset))
             elif error is None:
-                partition.counters["fetched_bytes"] += len(query.raw)
+                partition.meters.sent(partition.key, query.end_offset - request.offset, len(query.raw))
                 self._outbox.reply(caller, self._response_to_projected(look, query), query.raw or None)
             else:
                 self._outbox.reply(caller, as_remote(error))
@@ -249,7 +264,7 @@ class Fetches:
         if found is not None:
             extent = Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
             base_offset, end_offset = found.base_offset, found.end_offset
-            partition.counters["fetched_bytes"] += extent.length
+            partition.meters.sent(partition.key, end_offset - base_offset, extent.length)
         response = FetchResponse(
             log_start=Offset(partition.log_start),
             committed_end=Offset(look.committed_end),

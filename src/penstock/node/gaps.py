@@ -88,6 +88,7 @@ class Gaps:
         self._broker = _History(deque(maxlen=GAPS_MAX))
         self._partitions: dict[PartitionKey, _History] = {}
         self._unknown: list[bytes] = []  # lines that this version cannot read
+        self.ended_count = self.ended_us = 0  # since the start, of the broker and of partitions
 
     def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> str | None:
         """Read what earlier runs left, and begin the gap that this start will end. A note if that cannot be read.
@@ -178,6 +179,8 @@ class Gaps:
         gap = GapInfo(start_us=history.open.start_us, end_us=end_us, reason=history.open.reason)
         history.open = None
         history.closed.append(gap)
+        self.ended_count += 1
+        self.ended_us += end_us - gap.start_us
         return gap
 
     def forget(self, key: PartitionKey) -> bool:

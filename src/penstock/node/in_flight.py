@@ -12,6 +12,7 @@ from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
 from penstock.ingest.waiters import Again, Waiters
 from penstock.messages import AppendOnceResponse, AppendResponse
+from penstock.node.meters import Meters
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Pending:
     waiters: Waiters | Again | None  # in NATS
     caller: Hashable | None  # of an append over the socket
     is_duplicate: bool | None = None  # of one that is appended once: whether it was there already
+    arrived_us: int = 0  # when it came; elapsed
 
     def response(self, leader_epoch: LeaderEpoch, *, fsynced: bool) -> AppendResponse:
         """What `caller` hears once it is committed."""
@@ -51,7 +53,12 @@ class Budget:
 
     partition_bytes_max: int
     used_bytes: int = 0
-    counters: Counter[str] = field(default_factory=Counter)  # of deleted streams, too
+    meters: Meters = field(default_factory=Meters)
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What happens now and then."""
+        return self.meters.counters
 
 
 class InFlight:
@@ -82,6 +89,11 @@ class InFlight:
             yield pending
         if not self._pending:
             self._pending = None
+
+    @property
+    def oldest_us(self) -> int | None:
+        """When that came which has waited longest, elapsed; None: nothing waits."""
+        return (self._pending[0].arrived_us or None) if self._pending else None
 
     def _count(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes

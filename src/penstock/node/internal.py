@@ -11,7 +11,7 @@ the replicas of the other's: so whoever leads that one has what was staged on it
 from __future__ import annotations
 
 from penstock.base import limits
-from penstock.base.config import Acks, Storage, StreamConfig
+from penstock.base.config import Acks, Encryption, Storage, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
 from penstock.base.staged import staged_for, staged_name, staged_subject
@@ -23,7 +23,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.partition import Partition
 
 
-def offsets_config() -> StreamConfig:
+def offsets_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
     """What `__offsets` is made with."""
     return StreamConfig(
         name=OFFSETS_STREAM,
@@ -33,6 +33,7 @@ def offsets_config() -> StreamConfig:
         partitions=limits.OFFSETS_PARTITIONS,
         dedup_window_ms=None,
         compact=True,
+        encryption=encryption,
     )
 
 
@@ -54,6 +55,7 @@ def staged_config(stream_id: StreamId, config: StreamConfig) -> StreamConfig:
         min_isr=config.min_isr,
         allow_unclean_election=config.allow_unclean_election,
         dedup_window_ms=None,
+        encryption=config.encryption,
     )
 
 

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
     ChangeIsrRequest,
+    CreateStreamRequest,
     HeartbeatRequest,
     MarkKeysRequest,
     RegisterBrokerRequest,
@@ -31,16 +33,19 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
-from penstock.metadata.commands import FormCluster
+from penstock.metadata.commands import CreateUser, FormCluster
 from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
 from penstock.metadata.voters import next_voter
+from penstock.node.access import Access
 from penstock.node.administration import Administration
+from penstock.node.audit import AUDIT_STREAM, audit_config
 from penstock.node.internal import left_over, overdue_alteration, target_of
-from penstock.node.metadata_link import Administrative
+from penstock.node.metadata_link import THE_BROKER, Administrative
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
+from penstock.node.user_changes import UserChange, UserChanges
 from penstock.raft import Membership
 
 Done = Callable[[Response | RemoteError], None]
@@ -55,12 +60,16 @@ class MetadataLeader:
         quorum: Quorum,
         controller: Controller,
         administration: Administration,
+        users: UserChanges,
+        access: Access,
         settings: Settings,
         clock: Callable[[], Now],
     ) -> None:
         self._quorum = quorum
         self._controller = controller
         self._administration = administration
+        self._users = users
+        self._access = access
         self._broker_id = settings.broker_id
         self._cluster_id = settings.cluster_id or settings.data_dir_id
         self._broker_version = settings.broker_version
@@ -68,21 +77,27 @@ class MetadataLeader:
         self._is_changing = False  # the membership
         self._is_forming = False  # the cluster: its name is on its way
         self._is_altering = False  # `__offsets`
+        self._first_user = settings.first_user
+        self._encryption = settings.internal_encryption
+        self._is_making = False  # the first user
+        self._is_auditing = False  # `__audit` is being made
         self._is_sweeping = False  # what is staged for streams that are gone
         self._may_be_left_over = False
 
     def lead(self) -> None:
         """This broker is the metadata leader, and has applied all of earlier terms."""
         self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
+        self._is_making = self._is_auditing = False
         self._may_be_left_over = True
         self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
         self._form()
+        self._make_first_user()
         self._alter_offsets()
         self._sweep()
         self.carry_out()
 
     def _form(self) -> None:
-        if not self.has_to_form:
+        if not self._lacks_name:
             return
 
         def done(outcome: Outcome | RemoteError) -> None:
@@ -93,9 +108,49 @@ class MetadataLeader:
 
     @property
     def has_to_form(self) -> bool:
-        """Whether the cluster has no name yet, and none is on its way: `tick` gives it one."""
+        """Whether the cluster lacks a name, or its first user, and none is on its way: `tick` gives it one."""
+        return self._lacks_name or self._lacks_user or self._lacks_audit
+
+    @property
+    def _lacks_audit(self) -> bool:
+        image = self._quorum.image
+        is_wanted = bool(image.users) and AUDIT_STREAM not in image.names and not self._is_auditing
+        return is_wanted and self._quorum.is_leader
+
+    def _make_audit(self) -> None:
+        """What is done from the first user on is told."""
+        if not self._lacks_audit:
+            return
+
+        def done(response: Response | RemoteError) -> None:
+            self._is_auditing = False  # refused, as where brokers are away: with the next tick again
+
+        self._is_auditing = True
+        self._access.who = THE_BROKER
+        self._administration.handle(CreateStreamRequest(config=audit_config(self._encryption)), done)
+
+    @property
+    def _lacks_name(self) -> bool:
         has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.forming.elder is not None
         return self._quorum.is_leader and not has_name
+
+    @property
+    def _lacks_user(self) -> bool:
+        is_wanted = self._first_user is not None and not self._is_making and not self._quorum.image.users
+        return is_wanted and self._quorum.is_leader and bool(self._quorum.image.cluster_id)
+
+    def _make_first_user(self) -> None:
+        """Set the cluster up: somebody must be able to log in where everybody has to."""
+        if not self._lacks_user:
+            return
+        assert self._first_user is not None
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._is_making = False  # refused, as by a full disk: with the next tick again
+
+        self._is_making = True
+        user = self._first_user()
+        self._quorum.propose(CreateUser(user=user, created_us=user.created_us, is_first=True), done)
 
     def _alter_offsets(self) -> None:
         """Have `__offsets` be as this version makes it."""
@@ -131,7 +186,9 @@ class MetadataLeader:
         self._controller.follow(leader)
         self.carry_out()
         text = "the metadata leader has changed; ask again"
-        self._administration.stop(RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader))
+        error = RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
+        self._administration.stop(error)
+        self._users.stop(error)
 
     def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError) -> None:
         """A command was applied."""
@@ -142,8 +199,8 @@ class MetadataLeader:
         self._sweep()
         self.carry_out()
 
-    def request(self, request: Request, done: Done) -> None:
-        """Answer a broker, or a client whose request it was."""
+    def request(self, request: Request, done: Done, who: Principal | None = THE_BROKER) -> None:
+        """Answer a broker, or a client whose request it was, and who has logged in as `who`."""
         now = self._clock()
         if isinstance(request, HeartbeatRequest):
             self._controller.heartbeat(done, request, self._quorum.commit, now)
@@ -157,8 +214,19 @@ class MetadataLeader:
             self._controller.stop_broker(done, request, now)
         else:
             assert isinstance(request, Administrative), request
-            self._administration.handle(request, done)
+            self._administer(request, done, who)
         self.carry_out()
+
+    def _administer(self, request: Administrative, done: Done, who: Principal | None) -> None:
+        """Here, and before anything is proposed: the broker that was asked may not have heard of a change of rules."""
+        try:
+            self._access.check(who, request)
+            if isinstance(request, UserChange):
+                self._users.handle(request, done)
+            else:
+                self._administration.handle(request, done)
+        except RemoteError as error:
+            done(error)
 
     def carry_out(self) -> None:
         """Do what the controller has decided."""
@@ -220,9 +288,12 @@ class MetadataLeader:
             self._controller.tick(now)
             self.carry_out()
         self._form()
+        self._make_first_user()
+        self._make_audit()
         self._alter_offsets()
         self._sweep()
         self._administration.tick(now)
+        self._users.tick(now)
         if self._quorum.is_leader and not self._is_changing:
             wanted = self._wanted()
             if wanted != self._quorum.membership:

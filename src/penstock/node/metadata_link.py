@@ -13,14 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.access.handshake import Principal
+from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
     AlterStreamRequest,
+    AlterUserRequest,
+    ChangeRulesRequest,
     CreateStreamRequest,
+    CreateUserRequest,
     DeleteStreamRequest,
+    DeleteUserRequest,
     ForwardRequest,
     ForwardResponse,
     ReportArchivedRequest,
@@ -42,9 +48,14 @@ Administrative = (
     | TruncateRequest
     | StagedStreamRequest
     | ReportArchivedRequest
+    | CreateUserRequest
+    | AlterUserRequest
+    | DeleteUserRequest
+    | ChangeRulesRequest
 )
 Done = Callable[[Response | RemoteError], None]
-Local = Callable[[Request, Done], None]
+Local = Callable[[Request, Done, Principal | None], None]
+"""Answers who asks, the third: None where nobody had to log in."""
 
 _NOT_NOW = frozenset(
     {
@@ -54,6 +65,9 @@ _NOT_NOW = frozenset(
         ErrorCode.OVERLOADED,
     }
 )
+THE_BROKER = Principal(BROKER)
+"""Who asks what brokers ask of each other on their own behalf."""
+
 _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 _GRACE_US = limits.FORWARD_GRACE_MS * 1_000
 
@@ -63,6 +77,7 @@ class _Waiting:
     """A client's request that has no answer yet."""
 
     request: Administrative
+    who: Principal | None
     done: Done
     deadline_us: int
     retry_us: int
@@ -103,7 +118,7 @@ class MetadataLink:
     def ask(self, request: Request, done: Done) -> None:
         """Ask what brokers ask."""
         if self._quorum.is_leader:
-            self._local(request, done)
+            self._local(request, done, THE_BROKER)
             return
         if (to := self._whom()) is None:
             text = "no metadata leader is known now; ask again in a moment"
@@ -146,8 +161,8 @@ class MetadataLink:
             is_other = isinstance(named, int) and named != self._broker_id
             self._named = BrokerId(named) if is_other else None  # type: ignore[arg-type]
 
-    def administer(self, request: Administrative, done: Done) -> None:
-        """Ask what a client asks; `done` hears it once, in the time that the request gives."""
+    def administer(self, request: Administrative, done: Done, who: Principal | None = THE_BROKER) -> None:
+        """Ask what a client asks, logged in as `who`; `done` hears it once, in the time that the request gives."""
         if len(self._waiting) >= limits.FORWARDED_REQUESTS_MAX:
             done(RemoteError(ErrorCode.OVERLOADED, "too many changes of streams at once; ask again in a moment"))
             return
@@ -156,7 +171,7 @@ class MetadataLink:
             timeout_ms = request.timeout_ms
         timeout_ms = min(timeout_ms, limits.FETCH_WAIT_MS_MAX)  # a client names any
         now_us = self._clock().elapsed_us
-        waiting = _Waiting(request, done, now_us + timeout_ms * 1_000, now_us)
+        waiting = _Waiting(request, who, done, now_us + timeout_ms * 1_000, now_us)
         self._waiting.append(waiting)
         self._try(waiting)
 
@@ -166,7 +181,7 @@ class MetadataLink:
         request = waiting.request
         if self._quorum.is_leader:
             waiting.asked = self._broker_id
-            self._local(request, lambda response: self._answered(waiting, number, response))
+            self._local(request, lambda response: self._answered(waiting, number, response), waiting.who)
             return
         if (to := self._whom()) is None:
             if self._quorum.obstacle:
@@ -188,7 +203,9 @@ class MetadataLink:
             self._answered(waiting, number, response)
 
         api, version, body = request_body(request)
-        self._peers.send(to, ForwardRequest(api=api, version=version), body, done)
+        user, user_index = ("", 0) if waiting.who is None else (waiting.who.name, waiting.who.made_index)
+        forward = ForwardRequest(api=api, version=version, user=user, user_index=user_index)
+        self._peers.send(to, forward, body, done)
 
     def _answered(self, waiting: _Waiting, number: int, response: Response | RemoteError) -> None:
         if waiting not in self._waiting or (number != waiting.tries and isinstance(response, RemoteError)):

@@ -25,53 +25,40 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.meters import Families
 from penstock.hot.group import Group
 from penstock.messages import (
-    AlterStreamRequest,
-    CreateStreamRequest,
-    DeleteStreamRequest,
-    FetchRequest,
-    GetRequest,
     JoinResponse,
-    ListOffsetsRequest,
-    MessageIdsRequest,
-    ReplicaFetchRequest,
-    ReplicaProgressRequest,
-    ReplicaRangeRequest,
-    ReportArchivedRequest,
     Request,
     Response,
-    SetIntakeRequest,
-    TruncateRequest,
-    VerifyRequest,
 )
+from penstock.node.access import Access
+from penstock.node.answering import Answering
 from penstock.node.arrivals import Arrivals
+from penstock.node.audit import Audit
 from penstock.node.clean_stop import mark_if_whole
-from penstock.node.cluster import PEER_REQUESTS, Cluster
-from penstock.node.enquiries import Enquiries, Handler
+from penstock.node.cluster import Cluster
 from penstock.node.fetches import Fetches
 from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
-from penstock.node.internal import check_users_own, users_own
 from penstock.node.leaders import not_leader
 from penstock.node.listening import Listening, was_led_by
-from penstock.node.offsets import GroupOffsets
+from penstock.node.measures import Measures
+from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
-from penstock.node.publishing import Publishing
 from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
-from penstock.node.storing import Storing
 from penstock.node.streams import deleted_error
 from penstock.node.verifying import Verifying
 from penstock.vfs import Vfs
@@ -83,13 +70,19 @@ _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect aga
 class Node:
     """One broker without its sockets. `start` first."""
 
+    _report: Report  # from the start on
+    _cluster: Cluster
+    _replicas: Replicas
+
     def __init__(self, vfs: Vfs, settings: Settings, chance: Any) -> None:
         """`chance` is a seeded generator, such as random.Random."""
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
+        self._now = Now(0, 0)  # of what is being decided
         version = settings.format_version
-        self._fetches = Fetches(self._outbox, version, lambda: self._now, lambda one: self._replicas.as_of_us(one))
+        as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
+        self._fetches = Fetches(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
         self._listening = Listening(
             vfs,
             self._outbox,
@@ -98,6 +91,7 @@ class Node:
         )
         self._peers = Peers(self._outbox)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
+        self.meters = self._budget.meters
         self._questions = Questions(
             self._outbox,
             settings.format_version,
@@ -105,9 +99,33 @@ class Node:
             stopping=_STOPPING,
         )
         self._verifying = Verifying(self._outbox, stopping=_STOPPING)
-        self._replicas = Replicas(
-            vfs,
-            settings,
+        self._replicas = self._new_replicas(chance)
+        self._partitions = self._replicas.partitions
+        self._upkeep = self._replicas.upkeep
+        self.access = Access(
+            lambda: self._cluster.image, lambda: self._now.wall_us, requires_login=settings.requires_login
+        )
+        parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
+        self._audit = Audit(
+            self._outbox,
+            lambda: self._cluster.image,
+            self._partitions,
+            lambda partition, caller, data: self._storing.append_to(partition, caller, data),
+        )
+        self._cluster = Cluster(vfs, settings, *parts, self.access, self._audit)
+        self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)
+        self._is_stopped = False
+        self._next_tick_us = 0
+        self._arrivals = Arrivals(self._ingest)
+        self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
+        answering = self._answering()
+        self._storing, self._offsets, self._publishing = answering.storing, answering.offsets, answering.publishing
+        self._handlers = answering.handlers
+
+    def _new_replicas(self, chance: Any) -> Replicas:
+        return Replicas(
+            self._vfs,
+            self._settings,
             self._outbox,
             self._peers,
             self._listening,
@@ -116,7 +134,8 @@ class Node:
             lambda: self._now,
             image=lambda: self._cluster.image,
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
-            administer=lambda request, done: self._cluster.link.administer(request, done),
+            administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
+            who=lambda: self.access.who,
             hurry=lambda: self._cluster.standing.hurry(),
             waits=lambda partition: self._arrivals.waits(partition.sid),
             go_on=lambda: self._arrivals.go_on(),
@@ -125,61 +144,22 @@ class Node:
             resigned=self._resigned,
             closed=self._partition_closed,
         )
-        self._partitions = self._replicas.partitions
-        self._upkeep = self._replicas.upkeep
-        self._cluster = Cluster(
-            vfs, settings, self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report
-        )
-        self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)
-        self._is_stopped = False
-        self._next_tick_us = 0
-        self._arrivals = Arrivals(self._ingest)
-        self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
-        self._now = Now(0, 0)  # of what is being decided
-        self._handlers: Mapping[type[Request], Handler] = self._all_handlers()
 
-    def _all_handlers(self) -> dict[type[Request], Handler]:
-        settings = self._settings
-        self._storing = Storing(
-            self._outbox,
-            self._find,
-            self._replicas,
-            lambda: self._now,
-            settings.partition_in_flight_bytes_max,
-            image=lambda: self._cluster.image,
-        )
-        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, write=self._storing.append_to)
-        self._publishing = Publishing(
-            self._outbox, self._cluster, self._find, lambda: self._now, write=self._storing.append_to
-        )
-        enquiries = Enquiries(
-            settings,
+    def _answering(self) -> Answering:
+        return Answering(
+            self._settings,
             self._outbox,
             self._cluster,
+            self._replicas,
+            self._find,
+            self.access,
+            lambda: self._now,
+            fetches=self._fetches,
+            questions=self._questions,
+            verifying=self._verifying,
             report=lambda: self._report,
             in_flight_bytes=lambda: self.in_flight_bytes,
         )
-        return {
-            CreateStreamRequest: self._administer,
-            AlterStreamRequest: self._administer,
-            DeleteStreamRequest: self._administer,
-            SetIntakeRequest: self._administer,
-            FetchRequest: partial(self._fetches.ask, self._find),
-            GetRequest: self._get,
-            ListOffsetsRequest: self._list_offsets,
-            TruncateRequest: self._truncate,
-            VerifyRequest: partial(self._verifying.ask, self._find),
-            ReportArchivedRequest: partial(self._replicas.archives.ask, self._find),
-            ReplicaFetchRequest: self._replica_fetch,
-            ReplicaProgressRequest: self._replica_progress,
-            ReplicaRangeRequest: partial(self._replicas.repairs.serve, self._find),
-            MessageIdsRequest: partial(self._replicas.ids_elsewhere.serve, self._find),
-            **self._storing.handlers,
-            **self._publishing.handlers,
-            **self._offsets.handlers,
-            **dict.fromkeys(PEER_REQUESTS, self._peer_request),
-            **enquiries.handlers,
-        }
 
     # Life
 
@@ -193,9 +173,12 @@ class Node:
             cluster,
             self._replicas,
             self._listening.gaps,
-            self._budget.counters,
+            self.meters,
             started_us=now.wall_us,
         )
+        parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)
+        held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
+        self._measures = Measures(*parts, lambda: self._now, *held)
         self._replicas.streams.start(cluster.deleted)
         self._replicas.scrubber.start()
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
@@ -271,6 +254,21 @@ class Node:
         """What this broker waits for before it has its part in the cluster, for people; empty once it has it."""
         return self._cluster.waits_for
 
+    def families(self, now: Now) -> Families:
+        """What is measured; whoever goes through it takes what the node has decided meanwhile, at each pause."""
+        self._now = now
+        return iter(()) if self._is_stopped else self._measures.families()
+
+    @property
+    def stalled_syncs(self) -> int:
+        """Logs of which the disk does not give back a sync."""
+        return self._upkeep.stalled_count
+
+    @property
+    def cluster_id(self) -> str:
+        """Of which cluster it is; empty: not known yet."""
+        return self._cluster.cluster_id
+
     @property
     def process(self) -> str:
         """The name of this run, once it is started; empty: it has none."""
@@ -341,11 +339,14 @@ class Node:
 
     # Peers
 
-    def peer_up(self, broker_id: BrokerId, now: Now, cluster_id: str = "") -> None:
-        """A connection to that broker is there, and it is who it should be; `cluster_id` as it says, if it knows."""
+    def peer_up(self, broker_id: BrokerId, now: Now, cluster_id: str = "", *, is_proven: bool = False) -> None:
+        """A connection to that broker is there, and it is who it should be; `cluster_id` as it says, if it knows.
+
+        `is_proven`: it has proved to be one of this cluster's.
+        """
         if not self._is_stopped:
             self._now = now
-            self._peers.up(broker_id)
+            self._peers.up(broker_id, is_proven=is_proven)
             self._cluster.peer_up(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError, now: Now) -> None:
@@ -409,6 +410,7 @@ class Node:
         self._next_tick_us = now.elapsed_us + TICK_US
         self._arrivals.go_on()
         self._publishing.tick()
+        self._audit.look()
         self._listening.subscriptions.tick(now)
         self._cluster.quorum.keep_reserve()
         self._replicas.chronicle.look(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
@@ -430,13 +432,21 @@ class Node:
 
     # Requests
 
-    def request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
-        """Answer a request, now or later; exactly one reply goes to `caller`."""
+    def request(
+        self,
+        caller: Hashable,
+        request: Request,
+        raw: bytes | memoryview,
+        now: Now,
+        who: Principal | None = None,
+    ) -> None:
+        """Answer a request, now or later; exactly one reply goes to `caller`. `who` has logged in; None: nobody."""
         if self._is_stopped:
             self._outbox.reply(caller, _STOPPING)
             return
         self._at(now)
         try:
+            self.access.check(who, request)
             self._handlers[type(request)](caller, request, raw, now)
         except RemoteError as error:
             self._outbox.reply(caller, error)
@@ -449,21 +459,6 @@ class Node:
         self._verifying.gone(callers)
         self._replicas.gone(callers)
 
-    def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
-        check_users_own(self._cluster.image, request)
-        self._cluster.administer(caller, request)
-
-    def _peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
-        self._cluster.peer_request(caller, request, raw)
-
-    def _replica_fetch(self, caller: Hashable, request: ReplicaFetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._replicas.leading.fetch(caller, request, self._replicas.roles.live, now)
-
-    def _replica_progress(
-        self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
-        self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)
-
     def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
         self._fetches.refuse(partition.key, error)
         self._storing.appends.refuse(partition.key, error)
@@ -471,6 +466,7 @@ class Node:
         self._publishing.grown(partition)
         self._listening.remove(partition)
         self._offsets.ended(partition)
+        self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
         """Another broker leads it: who waits here is to ask there."""
@@ -484,17 +480,3 @@ class Node:
         self._fetches.grown(partition)
         if self._publishing:
             self._publishing.grown(partition)
-
-    # Queries
-
-    def _get(self, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
-        # The latest of a key or a subject is the leader's to name; a message at an offset lies with every replica.
-        which = self._find.led if request.offset is None else self._find.held
-        self._questions.get(caller, which(request.stream_id, request.partition), request)
-
-    def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._questions.list_offsets(caller, self._find.led(request.stream_id, request.partition), request)
-
-    def _truncate(self, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now) -> None:
-        partition = users_own(self._find.led(request.stream_id, request.partition))
-        self._replicas.truncations.ask(caller, partition, request)

@@ -19,6 +19,7 @@ go when a leader has read them, or has no room: a tombstone each.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable
 from itertools import pairwise
 from typing import Any
@@ -51,12 +52,14 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import ClusterImage
+from penstock.node.access import Access
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
 from penstock.node.group_members import GroupMembers, Rows
 from penstock.node.internal import offsets_config
 from penstock.node.partition import Partition
 from penstock.node.queries import Query
+from penstock.node.settings import Settings
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
@@ -122,6 +125,8 @@ class GroupOffsets:
         outbox: Outbox,
         cluster: Cluster,
         find: Finder,
+        settings: Settings,
+        access: Access,
         *,
         write: Callable[[Partition, Inside, bytearray], None],
     ) -> None:
@@ -129,6 +134,8 @@ class GroupOffsets:
         self._outbox = outbox
         self._cluster = cluster
         self._find = find
+        self._encryption = settings.internal_encryption
+        self._access = access
         self._write = write
         self._kept: dict[PartitionKey, _Kept] = {}
         self.handlers: dict[type, Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
@@ -159,7 +166,8 @@ class GroupOffsets:
             else:
                 self._outbox.reply(caller, response)
 
-        self._cluster.link.administer(CreateStreamRequest(config=offsets_config(), timeout_ms=request.timeout_ms), made)
+        config = offsets_config(self._encryption)
+        self._cluster.link.administer(CreateStreamRequest(config=config, timeout_ms=request.timeout_ms), made)
 
     def _found(self) -> OffsetsStreamResponse | RemoteError:
         state = self._image.by_name(OFFSETS_STREAM)
@@ -247,6 +255,7 @@ class GroupOffsets:
                 members=kept.members.count(group, now.elapsed_us),
             )
             for group, stream_id, count in found
+            if self._access.may_see_group(self._image.streams.get(StreamId(stream_id)), group)
         )
         self._outbox.reply(caller, ListGroupsResponse(groups=groups))
 
@@ -312,6 +321,22 @@ class GroupOffsets:
             kept.is_swept = True
             self._sweep(partition, kept)
         return kept
+
+    def known(self) -> list[Offsets]:
+        """All that is committed in the partitions that are led here; of what nobody has asked yet the log is read."""
+        found: list[Offsets] = []
+        stream_id = self._image.names.get(OFFSETS_STREAM)
+        state = None if stream_id is None else self._image.streams.get(stream_id)
+        if state is None or not state.config.is_internal:
+            return found
+        for number, placed in enumerate(state.partitions):
+            if placed.leader is None:
+                continue
+            with contextlib.suppress(RemoteError):  # led elsewhere, or being read
+                offsets = self._known(self._find.led(state.stream_id, number)).offsets
+                assert offsets is not None
+                found.append(offsets)
+        return found
 
     def _read(self, partition: Partition, leadership: Leadership) -> None:
         self.ended(partition)

@@ -25,11 +25,9 @@ from penstock.base.config import Durability, Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, Producer
-from penstock.batch.header import MAY_HOLD_IDS, asked_flags
+from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
-from penstock.hot.rows import Asked
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules, refuse_all
 from penstock.ingest.dedup import Dedup
@@ -39,12 +37,12 @@ from penstock.ingest.published import PublishedRuns
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
-from penstock.node.closed import why_closed
 from penstock.node.dedup import is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.keys import Keys
+from penstock.node.meters import Traffic
 from penstock.node.step import Answers, Outbox, Step
-from penstock.node.wording import CODES, STORE_FAILED, in_doubt, label, not_appended
+from penstock.node.wording import STORE_FAILED, in_doubt, label
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
@@ -59,11 +57,11 @@ class Partition:
     """One partition here. An idle one is small: what it counts and what waits is made when needed."""
 
     __slots__ = (
-        "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
+        "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
         "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch",
-        "leadership", "leads", "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall",
-        "stream", "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "leadership", "leads", "listened_us", "log", "meters", "producers", "published", "refusal", "rollup_at", "sid",
+        "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -78,6 +76,7 @@ class Partition:
         self.published: PublishedRuns | None = None  # of this leadership, once a run is to be published
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
+        self.traffic: Traffic  # once it leads in that sense
         self.cannot_lead = ""  # why it could not begin
         self.impediment = ""  # why the disk took nothing when it was asked last
         self.stall = ""  # a sync has not come back for long, and since when; until it does
@@ -98,7 +97,7 @@ class Partition:
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
         self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
-        self._budget, self.counters = budget, budget.counters
+        self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
@@ -283,7 +282,7 @@ class Partition:
 
     def ingest(self, group: Group, now: Now, step: Step, *, must: bool = False) -> bool:
         """Store what NATS delivered, or say why not; False, unless it `must`: something is read from the log first."""
-        admission = admitted(self, self._rules, self._budget, group, now, step, must=must)
+        admission = admitted(self, self._rules, self.budget, group, now, step, must=must)
         if admission is None:
             return False
         self._tell_refused(admission, step)
@@ -294,7 +293,7 @@ class Partition:
         while start < count:
             end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
             if refusal is None:
-                refusal = self._append_messages(rows, start, end, flags, now, step)
+                refusal = self._write(rows, start, end, flags, now, step)
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
                 for is_early in (False, True):
@@ -328,10 +327,10 @@ class Partition:
         self.counters["duplicates"] += sum(one.number < written for one in found)
         now_us = self.timestamp_us(now)
         if (those := again(group, found, 0, leadership.committed_end)) is not None:
-            self._ack(those, 0, now_us, step, leadership.standing(those.last + 1))
+            self._ack(those, 0, now_us, step, leadership.standing(those.last + 1), now.elapsed_us)
         if (those := again(group, found, leadership.committed_end, written)) is not None:
             # What is behind the first is waited for as well: so all that waits stays in order.
-            self.in_flight.add(Pending(written, written, 0, now_us, those, None))
+            self.in_flight.add(Pending(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
 
     def turn_away(self, group: Group, error: acks.AckError, reason: str, step: Step) -> None:
         """Refuse what is not its own, or not yet."""
@@ -353,9 +352,7 @@ class Partition:
         if refused is not None:
             step.publish.append(Answers(self.sid, refused.refusal_commands(self._rules, error)))
 
-    def _append_messages(
-        self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step
-    ) -> acks.AckError | None:
+    def _write(self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step) -> acks.AckError | None:
         base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(
@@ -366,85 +363,36 @@ class Partition:
         except ShortageError as error:
             return acks.unavailable(str(error))
         except OperationalError as error:
-            self._note_refusal(error)
+            self.note_refusal(error)
             is_cut_back = self.log.state is not LogState.FENCED
             return acks.store_failed(str(error)) if is_cut_back else acks.outcome_unknown(str(error))
         self.impediment = ""
         if flags & MAY_HOLD_IDS and self.dedup is not None:
             self.dedup.written(timestamp_us, header.end_offset)
         end_offset, size_bytes = header.end_offset, len(data)
-        self.counters["messages_in"] += end - start
-        self.counters["bytes_in"] += size_bytes
-        self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN)
+        self.traffic.stored(end - start, size_bytes)
+        self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN, now.elapsed_us)
         late = waiters(rows, start, end, is_early=False)
         leadership = self.leadership
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
         if self.in_flight or leadership.committed_end < end_offset:
-            self.in_flight.add(Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None))
+            pending = Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None, None, now.elapsed_us)
+            self.in_flight.add(pending)
         else:  # written is all that was promised
             self._commit(end_offset)
             self.committed_bytes += size_bytes
-            self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset))
+            self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset), now.elapsed_us)
         return None
 
     def _ack(
-        self, acked: Waiters | Again | None, base_offset: int, timestamp_us: int, step: Step, standing: Standing
+        self, acked: Waiters | Again | None, base: int, timestamp_us: int, step: Step, so: Standing, arrived_us: int
     ) -> None:
         if acked is not None:
-            got = Got(self.key.partition, self.leader_epoch, standing.replicas, standing.fsynced)
-            step.publish.append(Answers(self.sid, acked.ack_commands(self._rules, base_offset, timestamp_us, got)))
-            self.counters["acks_made"] += acked.acks_count
-
-    def append(
-        self,
-        caller: Hashable,
-        message: bytearray,
-        now: Now,
-        step: Step,
-        asked: Asked | None = None,
-        producer: Producer = NOBODY,
-        flags: int = 0,
-    ) -> None:
-        """Append our copy of a checked message, whole, whatever its ids; `caller` hears once it is committed."""
-        if (closed := why_closed(self, self._budget)) is not None:
-            error, reason = closed
-            step.answer(caller, RemoteError(CODES[reason], error.description))
-            return
-        base_offset = self.log.log_end
-        timestamp_us = self.timestamp_us(now)
-        header = codec.renumber(
-            message,
-            base_offset=base_offset,
-            timestamp_us=timestamp_us,
-            leader_epoch=self.leader_epoch,
-            flags=flags if asked is None else flags | asked_flags(asked),
-            producer=producer,
-        )
-        try:
-            self.log.append(message, header)
-        except OperationalError as error:
-            self._note_refusal(error)
-            step.answer(caller, not_appended(error, is_fenced=self.log.state is LogState.FENCED))
-            return
-        self.impediment = ""
-        if self.producers is not None:
-            self.producers.appended(header)
-        if self.published is not None:
-            self.published.appended(header)
-        if asked is not None and asked.ids and self.dedup is not None:
-            self.dedup.appended(asked.ids, base_offset, timestamp_us)
-        if asked is not None and asked.rollup_row >= 0:
-            self.rollup_at = base_offset + asked.rollup_row
-        if self.lasts is not None:
-            self.lasts.appended(message, base_offset)
-        self.counters["messages_in"] += self.log.log_end - base_offset
-        self.counters["bytes_in"] += len(message)
-        assert self.leadership is not None
-        self.leadership.appended(self.log.log_end, now.elapsed_us)
-        once = False if header.producer_id else None
-        self.in_flight.add(Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller, once))
-        self.advance(step)
+            got = Got(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
+            commands, count = acked.ack_commands(self._rules, base, timestamp_us, got), acked.acks_count
+            step.publish.append(Answers(self.sid, commands, count, arrived_us))
+            self.meters.acks_made += count
 
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
         """What is to be appended is there: `caller` hears where, once that is committed."""
@@ -455,7 +403,8 @@ class Partition:
         else:  # behind all that waits already: so it stays in order
             self.in_flight.add(pending)
 
-    def _note_refusal(self, error: OperationalError) -> None:
+    def note_refusal(self, error: OperationalError) -> None:
+        """The log has not taken a batch."""
         if isinstance(error, StorageFullError):
             self.counters["disk_full"] += 1
         if not isinstance(error, ShortageError):
@@ -481,7 +430,7 @@ class Partition:
 
     def _answer(self, pending: Pending, leadership: Leadership, step: Step) -> None:
         standing = leadership.standing(pending.end_offset)
-        self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing)
+        self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing, pending.arrived_us)
         if pending.caller is not None:
             step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
 

@@ -5,6 +5,7 @@
 | raft                                        | nobody: the quorum takes it                                    |
 | peer hello                                  | who is asked: who it is                                        |
 | await stream                                | who is asked, once the stream is here                          |
+| await metadata                              | who is asked, once it goes by it                               |
 | join                                        | who is asked: who is in the cluster                            |
 | forward: create, alter, truncate, delete …  | the metadata leader; whoever else is asked names it            |
 | heartbeat, register, change ISR, stop       | the metadata leader                                            |
@@ -15,11 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
+    AwaitMetadataRequest,
+    AwaitMetadataResponse,
     AwaitStreamRequest,
     AwaitStreamResponse,
     ChangeIsrRequest,
@@ -39,6 +43,7 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
+from penstock.node.applied import AppliedHere
 from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative
@@ -47,6 +52,21 @@ from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 from penstock.wire.bodies import answer_body, decode_request_body
+
+PEER_REQUESTS: tuple[type[Request], ...] = (
+    RaftRequest,
+    PeerHelloRequest,
+    AwaitStreamRequest,
+    AwaitMetadataRequest,
+    JoinRequest,
+    ForwardRequest,
+    HeartbeatRequest,
+    RegisterBrokerRequest,
+    ChangeIsrRequest,
+    MarkKeysRequest,
+    StopBrokerRequest,
+)
+"""What `PeerRequests` answers."""
 
 
 class Asked(Protocol):
@@ -72,8 +92,10 @@ class PeerRequests:
         quorum: Quorum,
         metadata_leader: MetadataLeader,
         wait_for: WaitFor,
+        applied: AppliedHere,
     ) -> None:
         """`wait_for` tells once a stream is here, or why it is not."""
+        self._applied = applied
         self._asked = asked
         self._settings = settings
         self._outbox = outbox
@@ -92,6 +114,8 @@ class PeerRequests:
             self._asked.peer_said(request.broker_id, request.address, request.cluster_id)
         elif isinstance(request, AwaitStreamRequest):
             self._await_stream(caller, request)
+        elif isinstance(request, AwaitMetadataRequest):
+            self._await_metadata(caller, request)
         elif isinstance(request, JoinRequest):
             self._outbox.reply(caller, self._members())
         elif isinstance(request, ForwardRequest):
@@ -119,6 +143,14 @@ class PeerRequests:
             self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
 
         self._wait_for(request.stream_id, deadline_us, done, Awaited(request.intake_us, request.partitions))
+
+    def _await_metadata(self, caller: Hashable, request: AwaitMetadataRequest) -> None:
+        deadline_us = self._clock().elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
+
+        def done(error: RemoteError | None) -> None:
+            self._outbox.reply(caller, AwaitMetadataResponse() if error is None else error)
+
+        self._applied.wait(request.index, deadline_us, done)
 
     def _members(self) -> JoinResponse:
         image = self._quorum.image
@@ -149,4 +181,5 @@ class PeerRequests:
             else:
                 self._outbox.reply(caller, ForwardResponse(), answer_body(response))
 
-        self._metadata_leader.request(asked, done)
+        who = Principal(request.user, request.user_index) if request.user else None
+        self._metadata_leader.request(asked, done, who)

@@ -34,6 +34,9 @@ class Peers:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._open: dict[BrokerId, dict[int, Done | None]] = {}  # of each peer that is up, by token
+        self._proven: set[BrokerId] = (
+            set()
+        )  # who of them has shown that it knows the cluster's secret, or has a certificate
         self._last_token = 0
 
     @property
@@ -44,6 +47,10 @@ class Peers:
     def is_up(self, broker_id: BrokerId) -> bool:
         """Whether it can be asked now."""
         return broker_id in self._open
+
+    def is_proven(self, broker_id: BrokerId) -> bool:
+        """Whether it can be asked now, and has proved to be a broker of this cluster."""
+        return broker_id in self._proven
 
     def open_count(self, broker_id: BrokerId) -> int:
         """How many requests it has not answered yet."""
@@ -64,13 +71,16 @@ class Peers:
         open_requests[self._last_token] = done
         self._outbox.step.peers.append(PeerRequest(to, self._last_token, request, payload))
 
-    def up(self, broker_id: BrokerId) -> None:
-        """There is a connection to it, and it is who it should be."""
+    def up(self, broker_id: BrokerId, *, is_proven: bool = False) -> None:
+        """There is a connection to it, and it is who it should be, as it says, or has proved."""
         assert broker_id not in self._open, broker_id
         self._open[broker_id] = {}
+        if is_proven:
+            self._proven.add(broker_id)
 
     def lost(self, broker_id: BrokerId) -> None:
         """That connection is gone."""
+        self._proven.discard(broker_id)
         for done in self._open.pop(broker_id, {}).values():
             _end(done, _unavailable(broker_id))
 

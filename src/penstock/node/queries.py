@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.access.rules import refused_subject
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
@@ -208,6 +209,7 @@ class RowRules(NamedTuple):
     allows_ttls: bool
     allows_rollups: bool
     own: OwnKeys | None = None
+    allowed: tuple[str, ...] | None = None  # on which subjects whoever appends may; None: on all of the stream's
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
@@ -247,6 +249,14 @@ class RowRules(NamedTuple):
         return asked
 
 
+def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
+    """RemoteError not_authorized: a row is on a subject on which whoever appends it may not."""
+    subject = refused_subject(rows.column("subject").unique().to_pylist(), patterns)
+    if subject is not None:
+        text = f"nothing was stored: a row is on {subject!r}, and you may append only on {', '.join(patterns)}"
+        raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append", subject=subject)
+
+
 class CheckAppend:
     """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules.
 
@@ -254,10 +264,16 @@ class CheckAppend:
     """
 
     def __init__(
-        self, raw: bytes | memoryview, rules: RowRules, producer: Producer = NOBODY, *, is_staged: bool = False
+        self,
+        raw: bytes | memoryview,
+        rules: RowRules,
+        producer: Producer = NOBODY,
+        *,
+        is_staged: bool = False,
+        keeps_numbers: bool = False,
     ) -> None:
         """`producer`: who asks for it to be appended once, or zeros. `is_staged`: nothing comes of what its rows ask
-        for before they are published.
+        for before they are published. `keeps_numbers`: its offsets and timestamps are meant.
         """
         self.raw = raw
         self.producer = producer
@@ -265,6 +281,7 @@ class CheckAppend:
         self.count = 0
         self.asked: Asked | None = None  # what its rows ask for
         self.rules = rules
+        self.keeps_numbers = keeps_numbers
         self._is_staged = is_staged
 
     def run(self) -> None:
@@ -276,11 +293,16 @@ class CheckAppend:
                 raise RemoteError(ErrorCode.BAD_REQUEST, f"{text} what it has stored, if the stream's config says so")
             self.count = header.count
             rows = codec.check_values(self.raw, file="the appended batch")
+            if self.keeps_numbers:
+                buffers = codec.buffers(self.raw)
+                codec.check_numbers(buffers[1], buffers[3], header, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
         asked = self.rules.check(rows)
         if self.rules.own is not None:
             self.rules.own.check(codec.read_rows(self.raw))  # it gets numbers of ours
+        if self.rules.allowed is not None:
+            _check_allowed(codec.read_rows(self.raw), self.rules.allowed)
         self.asked = None if self._is_staged else asked
         self.message = codec.own_copy(self.raw)
         self.raw = b""

@@ -6,10 +6,12 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from penstock.base import limits
+from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
 from penstock.node.desk import Desk
+from penstock.node.finding import Finder
 from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.queries import FindOffset, GetMessage, QueryGivenUpError
@@ -43,6 +45,17 @@ class Questions:
         """The broker is about to stop: no query keeps it. Twice is fine."""
         self._is_stopped = True
         self._desk.stop(self._stopping)
+
+    def ask_get(self, find: Finder, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
+        """As `get`. The latest of a key or a subject is the leader's to name; a message lies with every replica."""
+        which = find.led if request.offset is None else find.held
+        self.get(caller, which(request.stream_id, request.partition), request)
+
+    def ask_offsets(
+        self, find: Finder, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """As `list_offsets`."""
+        self.list_offsets(caller, find.led(request.stream_id, request.partition), request)
 
     def get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
         """One message. RemoteError not_yet: this replica has not heard of all that is committed, and denies nothing."""

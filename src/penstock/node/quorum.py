@@ -22,9 +22,11 @@ from functools import partial
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.meters import Histogram
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.image import Outcome
+from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
 from penstock.node.entries import TooOldError, applied, image_in
 from penstock.node.forming import Forming
@@ -69,6 +71,7 @@ class Quorum:
     ) -> None:
         self.image = image_in(storage.state.snapshot)
         self.trouble = ""  # why it takes no part any more
+        self.sync_us = Histogram.of_times()  # of what was saved
         self._raft = raft
         self._storage = storage
         self._outbox = outbox
@@ -193,6 +196,9 @@ class Quorum:
 
         `placed` hears the index and the term of its entry, before that is committed.
         """
+        if (error := unknown_to(self.image.brokers.values(), command)) is not None:
+            done(error)
+            return
         data = encode_command(command)
         # A stream that finds no room for its name would find none for its messages.
         has_reserve = not isinstance(command, CreateStream)
@@ -317,7 +323,7 @@ class Quorum:
 
     def _run(self, task: SaveTask, done: Callable[[Exception | None], None]) -> None:
         if not self._is_starting:
-            self._outbox.work(Lane.WRITE, task.run, done)
+            self._outbox.work(Lane.WRITE, task.run, done, self.sync_us)
             return
         try:
             task.run()

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, RemoteError
@@ -24,10 +25,8 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.commitlog import LogState, OpenFiles
 from penstock.messages import (
     LogEnd,
-    ReportArchivedRequest,
     ResignedLeadership,
     Response,
-    TruncateRequest,
     UnreachableLeader,
 )
 from penstock.metadata.image import ClusterImage, Outcome
@@ -74,7 +73,8 @@ class Replicas:
         *,
         image: Callable[[], ClusterImage],
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
-        administer: Callable[[TruncateRequest | ReportArchivedRequest, Callable[[Response | RemoteError], None]], None],
+        administer: Callable[..., None],
+        who: Callable[[], Principal | None],
         hurry: Callable[[], None],
         waits: Callable[[Partition], bool],
         go_on: Callable[[], None],
@@ -114,7 +114,7 @@ class Replicas:
             unreachable=hurry,
             impeded=self.impeded,
         )
-        self.truncations, self.archives = Truncations(outbox, clock, administer), Archives(outbox, administer)
+        self.truncations, self.archives = Truncations(outbox, clock, administer, who), Archives(outbox, administer)
         self.rollups = Rollups(outbox, clock, administer)
         self.chronicle = Chronicle(settings.broker_id, outbox)
         self.moving = Moving(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
@@ -161,6 +161,7 @@ class Replicas:
             self.roles,
             self._clock,
             self.partitions,
+            encrypted=settings.encrypted,
             closed=self._closed,
             failed=self._hurry,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
@@ -24,6 +23,7 @@ from penstock.node.cluster import Cluster
 from penstock.node.gaps import Gaps
 from penstock.node.leaders import why_nobody
 from penstock.node.listening import NOT_HEARD
+from penstock.node.meters import Meters
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
 from penstock.node.settings import Settings
@@ -49,7 +49,7 @@ class Report:
         cluster: Cluster,
         replicas: Replicas,
         gaps: Gaps,
-        counters: Mapping[str, int],
+        meters: Meters,
         *,
         started_us: int,
     ) -> None:
@@ -57,7 +57,7 @@ class Report:
         self._cluster = cluster
         self._replicas = replicas
         self._gaps = gaps
-        self._counters = counters
+        self._meters = meters
         self._started_us = started_us
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
@@ -199,22 +199,22 @@ class Report:
             archived_end=Offset(archived_end(partition)) if state.archived else None,
         )
 
+    def state(self, key: PartitionKey) -> PartitionHealth:
+        """What the partition can do now."""
+        # All streams at once: what nearly all of them are is seen at a glance.
+        partition = self._replicas.partitions.get(key)
+        is_online = (
+            partition is not None and partition.subscribed and partition.is_writable and not partition.impediment
+        )
+        return PartitionHealth.ONLINE if is_online else self._health(key)[0]
+
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:
         """The broker as the node knows it; the driver adds its connections and its link to NATS."""
-        by_state: Counter[str] = Counter()
-        partitions = self._replicas.partitions
-        for stream_id, state in self._cluster.image.streams.items():
-            for number in range(len(state.partitions)):
-                key = PartitionKey(stream_id, PartitionId(number))
-                # All streams at once: what nearly all of them are is seen at a glance.
-                partition = partitions.get(key)
-                is_online = (
-                    partition is not None
-                    and partition.subscribed
-                    and partition.is_writable
-                    and not partition.impediment
-                )
-                by_state[PartitionHealth.ONLINE if is_online else self._health(key)[0]] += 1
+        by_state = Counter(
+            self.state(PartitionKey(stream_id, PartitionId(number)))
+            for stream_id, state in self._cluster.image.streams.items()
+            for number in range(len(state.partitions))
+        )
         return StatusResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,
@@ -222,6 +222,7 @@ class Report:
             address=self._settings.address,
             data_dir=self._settings.data_dir,
             started_us=TimestampUs(self._started_us),
+            now_us=TimestampUs(now_us),
             uptime_ms=max(0, now_us - self._started_us) // 1_000,
             nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
             metadata_leader=self._cluster.quorum.leader,
@@ -232,10 +233,10 @@ class Report:
             brokers=self.brokers(),
             streams=len(self._cluster.image.streams),
             partitions=by_state.total(),
-            partitions_by_state=dict(by_state),
+            partitions_by_state={str(state): count for state, count in by_state.items()},
             in_flight_bytes=in_flight_bytes,
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,
-            counters=dict(self._counters),
+            counters=self._meters.told(),
         )
 
 

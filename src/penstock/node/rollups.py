@@ -28,6 +28,7 @@ from penstock.batch import codec
 from penstock.batch.header import MAY_ROLL_UP_ALL, BatchHeader
 from penstock.commitlog import LogState, LogView
 from penstock.messages import Response, TruncateRequest
+from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import NO_ROLLUP, UNKNOWN_ROLLUP, Partition
 from penstock.node.queries import QueryGivenUpError
 from penstock.node.step import Lane, Outbox
@@ -140,7 +141,7 @@ class Rollups:
             before=Offset(at),
             leader_epoch=leadership.leader_epoch,
         )
-        self._administer(request, done)
+        self._administer(request, done, THE_BROKER)
 
     def _retry(self, partition: Partition) -> None:
         self._retries[partition] = self._clock().elapsed_us + _RETRY_US

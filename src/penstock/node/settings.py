@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from penstock.access import User
 from penstock.base import limits
+from penstock.base.config import Encryption
 from penstock.base.ids import BrokerId
 from penstock.batch.schema import FORMAT_VERSION
+from penstock.vfs import Vfs
 
 _FIRST_BROKER = BrokerId(1)
 
@@ -25,6 +28,9 @@ class Settings:
     voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first ones: HOST:PORT
     join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join
     rack: str | None = None
+    proves_brokers: bool = False  # it knows the secret of its cluster
+    first_user: Callable[[], User] | None = None  # who is made where there are none
+    requires_login: bool = False  # also while the cluster has no users, or this broker has not heard of them
     address: str = ""  # HOST:PORT told to clients and to other brokers
     data_dir: str = ""  # for people only
     nats_urls: tuple[str, ...] = ()  # for publishers, without credentials
@@ -36,3 +42,5 @@ class Settings:
     catch_up_bytes_per_s: int = limits.CATCH_UP_BYTES_PER_S_DEFAULT
     scrub_bytes_per_s: int = limits.SCRUB_BYTES_PER_S_DEFAULT
     scrub_interval_ms: int = limits.SCRUB_INTERVAL_MS_DEFAULT
+    encrypted: Vfs | None = None  # the data directory, for streams that are encrypted; None: there are no keys
+    internal_encryption: Encryption = Encryption.NONE  # of streams that Penstock makes for itself

@@ -35,6 +35,9 @@ from penstock.messages import (
     UnreachableLeader,
 )
 from penstock.metadata.image import BrokerState
+from penstock.node.observer import Place
+from penstock.node.runs import Runs
+from penstock.node.settings import Settings
 
 Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
 """Asks the metadata leader, wherever it is."""
@@ -61,6 +64,7 @@ class Standing:
         is_lost: Callable[[], bool],
         has_nats: Callable[[], bool],
         changed: Callable[[], None],
+        has_keys: bool = False,
     ) -> None:
         """`is_lost`: this broker does not hear what the others agree on; it cannot save it."""
         self.incarnation: Incarnation | None = None  # of the run in which it leads and follows
@@ -73,6 +77,7 @@ class Standing:
         self._log_ends = log_ends
         self._is_lost = is_lost
         self._has_nats = has_nats
+        self._has_keys = has_keys
         self._changed = changed  # the image is to be looked at again
         self._granted = 0  # the number that was answered
         self._asked_us: int | None = None  # to be registered, and not answered yet
@@ -180,6 +185,7 @@ class Standing:
             unreachable=self._unreachable(),
             resigned=self._resigned(),
             has_nats=self._has_nats(),
+            has_keys=self._has_keys,
             log_ends=self._log_ends(),
         )
         self._ask(request, done)
@@ -210,3 +216,20 @@ class Standing:
         while self._answered and self._answered[0][1] <= applied:
             sent_us, _ = self._answered.popleft()
             self._heard_us = max(self._heard_us, sent_us)
+
+
+def registration(settings: Settings, runs: Runs, stopped: Incarnation | None, begins: Place) -> RegisterBrokerRequest:
+    """How a start asks to be registered; its metadata ends at `begins`, and run `stopped` stopped cleanly before it."""
+    return RegisterBrokerRequest(
+        broker_id=settings.broker_id,
+        data_dir_id=settings.data_dir_id,
+        address=settings.address,
+        rack=settings.rack,
+        broker_version=settings.broker_version,
+        clean_stop=stopped is not None,
+        run_before=stopped or 0,
+        process=runs.process,
+        runs=runs.names,
+        log_index=begins.log_index,
+        raft_term=begins.raft_term,
+    )

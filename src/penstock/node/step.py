@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.meters import Histogram
 from penstock.messages import JoinRequest, Request, Response
 from penstock.vfs import Vfs
 
@@ -34,6 +35,7 @@ class DiskWork:
     lane: Lane
     run: Callable[[], None]
     done: Callable[[Exception | None], None]  # called by the node, on the owner's side
+    meter: Histogram | None = None  # of how long `run` takes, in µs
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
@@ -41,6 +43,8 @@ class Answers(msgspec.Struct, frozen=True, gc=False):
 
     sid: int  # what the partition listens under
     commands: bytes
+    acks: int = 0  # how many of them say that something is stored
+    arrived_us: int = 0  # when what these are about came; elapsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +182,15 @@ class Outbox:
         """Answer one request."""
         self.step.replies.append(Reply(caller, response, payload))
 
-    def work(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        """Have a disk thread `run`; then `done` hears how it went."""
-        self.step.disk.append(DiskWork(lane, run, done))
+    def work(
+        self,
+        lane: Lane,
+        run: Callable[[], None],
+        done: Callable[[Exception | None], None],
+        meter: Histogram | None = None,
+    ) -> None:
+        """Have a disk thread `run`; then `done` hears how it went, and `meter` how long it took."""
+        self.step.disk.append(DiskWork(lane, run, done, meter))
 
     def notice(self, text: str) -> None:
         """Tell the operator."""

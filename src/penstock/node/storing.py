@@ -18,6 +18,8 @@ from penstock.base.ids import PartitionKey
 from penstock.batch.codec import NOBODY, Producer
 from penstock.hot.rows import Asked
 from penstock.messages import (
+    AppendAtRequest,
+    AppendAtResponse,
     AppendOnceRequest,
     AppendRequest,
     AppendResponse,
@@ -28,6 +30,8 @@ from penstock.messages import (
     StageResponse,
 )
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.node.access import Access
+from penstock.node.appending import append, append_at
 from penstock.node.appends import Appends
 from penstock.node.enquiries import Handler
 from penstock.node.finding import Finder
@@ -54,6 +58,7 @@ class Storing:
         bytes_max: int,
         *,
         image: Callable[[], ClusterImage],
+        access: Access,
     ) -> None:
         self.appends = Appends(outbox, bytes_max, store=self._store)
         self._outbox = outbox
@@ -61,18 +66,33 @@ class Storing:
         self._replicas = replicas
         self._clock = clock
         self._image = image
+        self._access = access
         self._producers = KnownProducers(outbox, clock, known=self.appends.go_on)
         self.handlers: Mapping[type[Request], Handler] = {
             AppendRequest: self._append,
             AppendOnceRequest: self._append,
+            AppendAtRequest: self._append_at,
             StageRequest: self._stage,
             ListProducersRequest: partial(self._producers.tell, find),
         }
 
     def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        rules = _rules_of(partition.stream, partition.key.partition)
+        allowed = self._access.appended_subjects(partition.stream)
+        rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
         self.appends.add(caller, partition.key, CheckAppend(raw, rules, _producer_of(request)))
+
+    def _append_at(self, caller: Hashable, request: AppendAtRequest, raw: bytes | memoryview, now: Now) -> None:
+        """Whichever partition its keys belong to: what lay there once may have been left when others were added."""
+        partition = users_own(self._find.led(request.stream_id, request.partition))
+        rules = RowRules.of(partition.stream.config, partition.key.partition)
+
+        def heard(response: Response | RemoteError) -> None:
+            if isinstance(response, AppendResponse):
+                response = AppendAtResponse(**msgspec.structs.asdict(response))
+            self._outbox.reply(caller, response)
+
+        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, keeps_numbers=True))
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
         """It is stored as any other; what the stream that it is for does not take is refused here already."""
@@ -94,6 +114,9 @@ class Storing:
         partition = self._replicas.partitions[key]
         if (refusal := self.not_led(partition)) is not None:
             self._outbox.step.answer(caller, refusal)
+            return True
+        if check.keeps_numbers:
+            self._put(partition, lambda: append_at(partition, caller, check, self._clock(), self._outbox.step))
             return True
         is_new = self._producers.is_new(partition, caller, check)
         if is_new and (refusal := _not_its_own(partition, check)) is not None:
@@ -117,10 +140,14 @@ class Storing:
         flags: int = 0,
     ) -> None:
         """Append a batch of our own making to a partition that is led here; `caller` hears once it is committed."""
+        step = self._outbox.step
+        self._put(partition, lambda: append(partition, caller, data, self._clock(), step, asked, by, flags))
+
+    def _put(self, partition: Partition, write: Callable[[], None]) -> None:
         if not partition.leads:
             self._replicas.upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.append(caller, data, self._clock(), self._outbox.step, asked, by, flags)
+        write()
         self.written(partition, committed_end)
 
     def written(self, partition: Partition, committed_end: int) -> None:

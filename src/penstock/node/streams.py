@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.base.clock import Now
-from penstock.base.config import Intake, Storage
+from penstock.base.config import Encryption, Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
@@ -71,9 +71,11 @@ class Streams:
         clock: Callable[[], Now],
         partitions: dict[PartitionKey, Partition],
         *,
+        encrypted: Vfs | None,
         closed: Callable[[Partition, RemoteError], None],
         failed: Callable[[], None],
     ) -> None:
+        """`encrypted`: the same as `vfs`, for streams that are; None: this broker has no keys."""
         self.partitions = partitions
         self.failures: dict[PartitionKey, str] = {}  # whose log cannot be opened, and why
         self._vfs = vfs
@@ -81,6 +83,7 @@ class Streams:
         self._image = image
         self._outbox = outbox
         self._memory: Vfs = MemoryVfs()
+        self._encrypted = encrypted
         self._folders = Folders(vfs, outbox)
         self._budget = budget
         self._open_files = open_files
@@ -155,6 +158,16 @@ class Streams:
         return self._open(partition.stream, partition.key)
 
     def _vfs_of(self, state: StreamState) -> Vfs:
+        if state.config.storage is Storage.MEMORY:
+            return self._memory
+        if state.config.encryption is Encryption.NONE:
+            return self._vfs
+        if self._encrypted is None:
+            raise OperationalError("the stream is encrypted, and this broker has no keys; set encryption_keys_file")
+        return self._encrypted
+
+    def _folders_of(self, state: StreamState) -> Vfs:
+        """Where its folders are; to remove them takes no key."""
         return self._memory if state.config.storage is Storage.MEMORY else self._vfs
 
     def _add(self, state: StreamState, key: PartitionKey, opened: Callable[[], Log]) -> None:
@@ -250,7 +263,7 @@ class Streams:
         self._outbox.work(Lane.WRITE, run, done)
 
     def _drop_files(self, state: StreamState, key: PartitionKey) -> None:
-        self._folders.drop(self._vfs_of(state), state, key.partition)
+        self._folders.drop(self._folders_of(state), state, key.partition)
 
     def _tell_not_dropped(self, state: StreamState, key: PartitionKey, error: Exception) -> None:
         text = f"is observed here no more, and its files cannot be removed: {error}; the next start tries again"
@@ -419,7 +432,7 @@ class Streams:
             for log in removal.logs:
                 with contextlib.suppress(OperationalError):
                     log.close()
-            self._folders.remove(self._vfs_of(state), state)
+            self._folders.remove(self._folders_of(state), state)
 
         def done(error: Exception | None) -> None:
             if error is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Intake
@@ -20,13 +21,15 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
+from penstock.node.finding import Finder
+from penstock.node.internal import users_own
 from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
-Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None]], None]
+Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None], Principal | None], None]
 _TIMEOUT_US = limits.TRUNCATION_TIMEOUT_MS * 1_000
 
 
@@ -38,6 +41,7 @@ class _Asked:
     partition: Partition
     leadership: Leadership
     request: TruncateRequest
+    who: Principal | None
     deadline_us: int
     messages: int
     size_bytes: int = 0
@@ -53,11 +57,21 @@ class _Asked:
 class Truncations:
     """All that wait on one broker. `administer` has the metadata leader change what the cluster agrees on."""
 
-    def __init__(self, outbox: Outbox, clock: Callable[[], Now], administer: Administer) -> None:
+    def __init__(
+        self, outbox: Outbox, clock: Callable[[], Now], administer: Administer, who: Callable[[], Principal | None]
+    ) -> None:
+        """`who` asks now."""
+        self._who = who
         self._outbox = outbox
         self._clock = clock
         self._administer = administer
         self._waiting: dict[Hashable, _Asked] = {}
+
+    def ask_for(
+        self, find: Finder, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """As `ask`, of what is led here."""
+        self.ask(caller, users_own(find.led(request.stream_id, request.partition)), request)
 
     def ask(self, caller: Hashable, partition: Partition, request: TruncateRequest) -> None:
         """Answer `caller` once it is done. RemoteError offset_out_of_range, not_yet, read_only, overloaded."""
@@ -68,7 +82,7 @@ class Truncations:
         start = partition.log_start
         deadline_us = self._clock().elapsed_us + _TIMEOUT_US
         messages = max(0, request.before - start)
-        asked = _Asked(caller, partition, leadership, request, deadline_us, messages)
+        asked = _Asked(caller, partition, leadership, request, self._who(), deadline_us, messages)
         self._waiting[caller] = asked
         if not messages:
             self._measured(asked, None)
@@ -132,6 +146,7 @@ class Truncations:
                 leader_epoch=asked.leadership.leader_epoch,
             ),
             done,
+            asked.who,
         )
 
     def look(self) -> None:

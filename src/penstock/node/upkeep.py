@@ -127,6 +127,11 @@ class Upkeep:
                 self.flush(partition)
 
     @property
+    def stalled_count(self) -> int:
+        """Logs of which a sync does not come back."""
+        return len(self._stalled)
+
+    @property
     def next_deadline_us(self) -> int | None:
         """When `flush_due` has something to do."""
         return self._unsynced[0][0] if self._unsynced else None
@@ -164,7 +169,7 @@ class Upkeep:
                     self._flushed(partition)
                 self._cut_now(partition)
 
-        self._outbox.work(Lane.WRITE, flush.run, done)
+        self._outbox.work(Lane.WRITE, flush.run, done, partition.meters.sync_us)
 
     def find_stalls(self, now_us: int) -> None:
         """Say where a sync is overdue. At least every HEARTBEAT_MS, where others could lead."""
@@ -330,6 +335,8 @@ class Upkeep:
         """Look up where the log is to begin; then remove what lies below."""
 
         def removed(removal: Removal, error: Exception | None) -> None:
+            if error is None:
+                partition.counters["retained_segments"] += len(removal.paths)
             if error is None or partition.when_idle is not None:
                 return
             partition.log.removal_failed(removal)
@@ -379,7 +386,7 @@ class Upkeep:
         On a full disk it is read from meanwhile, and tries again with every tick.
         """
         leadership = partition.leadership
-        is_closed = partition.log.state is not LogState.WRITABLE or not partition.stream.takes
+        is_closed = partition.log.state is not LogState.WRITABLE or not partition.stream.may_grow
         if partition.leads or leadership is None or is_closed:
             return
         try:
@@ -390,7 +397,7 @@ class Upkeep:
             partition.impediment = str(error)
             self._heard.impeded(partition)
         else:
-            partition.leads = True
+            partition.leads, partition.traffic = True, partition.meters.of(partition.key)
             partition.cannot_lead = partition.impediment = ""
 
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:

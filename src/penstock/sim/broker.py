@@ -29,6 +29,7 @@ from penstock.node.settings import Settings
 from penstock.node.step import Answers, DiskWork, Reply, Step
 from penstock.sim import looks
 from penstock.sim.disk import Disk, PowerCut
+from penstock.sim.keys import encrypted
 from penstock.sim.link import Link
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Connection, Network
@@ -165,6 +166,7 @@ class SimBroker:
             voters=voters,
             address=self.address,
             scrub_interval_ms=15_000,
+            encrypted=encrypted(self.disk.vfs, self.name, self.run),
             nats_urls=self.nats_urls,
         )
 

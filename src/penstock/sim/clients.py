@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.base.config import Compression, Durability, StreamConfig
+from penstock.base.config import Compression, Durability, Encryption, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import codec
@@ -99,9 +99,11 @@ class Clients:
         programs: list[Client],
         random: Random,
         way: dict[str, Any],
+        hidden: frozenset[int],
     ) -> None:
-        """`way`: one of `split.WAYS`."""
+        """`way`: one of `split.WAYS`. `hidden`: of which slots the streams are encrypted."""
         self._way = way
+        self._hidden = hidden
         self.operations = 0
         self.generations: list[Generation | None] = [None] * SLOTS
         self._around = around
@@ -180,6 +182,9 @@ class Clients:
             **_CONFIGS[slot],
             **(self._way if slot == SPLIT_SLOT else {}),
         }
+        if slot in self._hidden:
+            fields["encryption"] = Encryption.AES_256_GCM
+            self._around.count("encrypted streams")
         config = msgspec.convert(fields, StreamConfig)
         if slot == SPLIT_SLOT:
             self._around.count(f"split by {config.partition_by}")

@@ -21,6 +21,7 @@ from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.checks import Checks, History
 from penstock.sim.clients import LATER_SLOTS, SLOTS, Clients
 from penstock.sim.faults import Faults
+from penstock.sim.keys import encrypted_slots
 from penstock.sim.minds import Consumer
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Network
@@ -90,7 +91,10 @@ class World:
             for number in range(1, _CLIENTS + 1)
         ]
         way = WAYS[int(self._random("split").random() * len(WAYS))]
-        self._clients = Clients(self._around, self.checks, self._refusals, programs, self._random("clients"), way)
+        hidden = encrypted_slots(SLOTS, self._random("encryption"))
+        self._clients = Clients(
+            self._around, self.checks, self._refusals, programs, self._random("clients"), way, hidden
+        )
         self._faults = Faults(
             self._around, self.brokers, self._damaged, self._is_needed, publish=self._clients.publish_split
         )

@@ -11,13 +11,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import stream_name_mistake, subject_mistake
-from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
+from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, with_tls
+from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
 from penstock.spark.columns import COLUMNS, default_columns
 from penstock.spark.places import Earliest, Latest, Moment, Offsets, Where
 
@@ -32,8 +33,19 @@ class Option(NamedTuple):
     meaning: str
 
 
+_TLS_OPTIONS = (
+    Option(
+        "penstock.tls.ca", f"${CA_VARIABLE}",
+        "speak TLS, and check brokers against these authorities (PEM): a file that the driver and every executor have; "
+        "`tls://` before HOST:PORT: those that the systems trust",
+    ),
+    Option("penstock.tls.cert", f"${CERT_VARIABLE}", "certificate (PEM) for brokers that ask for one, there too"),
+    Option("penstock.tls.key", f"${KEY_VARIABLE}", "the key (PEM) of that certificate, there too"),
+)  # fmt: skip
+
 SOURCE_OPTIONS = (
     Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    *_TLS_OPTIONS,
     Option("stream", "", "streams by name, with commas between; `*` and `?` stand for any characters, as in files"),
     Option("subscribe", "", "Kafka's name of `stream`, for names alone"),
     Option("subscribePattern", "", "a regular expression that the whole name of a stream matches"),
@@ -70,6 +82,7 @@ SOURCE_OPTIONS = (
 
 SINK_OPTIONS = (
     Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    *_TLS_OPTIONS,
     Option("stream", "", "where rows go; those with a `topic` go to the stream of that name"),
     Option("topic", "", "Kafka's name of `stream`"),
     Option("txnAppId", "", "of a batch write: a name, with which the same `txnVersion` is written once"),
@@ -225,8 +238,13 @@ class _Reader:
 def servers_of(reader: _Reader) -> tuple[str, ...]:
     """Where the brokers are: by the option, the environment of the driver, or on this machine."""
     text = reader.text("servers") or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    given = {name: reader.text(f"penstock.tls.{name}") for name in ("ca", "cert", "key")}
+    tls = TlsOptions(**{name: file for name, file in given.items() if file}) if any(given.values()) else None
     try:
-        return parse_servers(text)
+        # What the environment of the driver says goes with the address, as that itself does.
+        addresses, options = settled(parse_servers(text), tls, os.environ)
+        files = {} if options is None else {name: str(file) for name, file in asdict(options).items() if file}
+        return addresses if options is None else tuple(with_tls(one, files) for one in addresses)
     except ValueError as error:
         reader.mistakes.append(f"servers: {error}")
         return ()

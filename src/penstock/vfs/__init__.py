@@ -4,11 +4,12 @@ Rules: paths are relative to the root of the file system, with `/`. Written byte
 `File.sync`; a created, renamed or removed *name* survives only after `sync_dir` of its folder. Every failure is an
 OSError, as the operating system gives it.
 
-| implementation      | what it is for                                                                  |
-|---------------------|---------------------------------------------------------------------------------|
-| `real.RealVfs`      | a folder of this machine                                                          |
-| `memory.MemoryVfs`  | tests and memory streams; `crash_clone()` is what a power loss would leave         |
-| `faulty.FaultyVfs`  | wraps another one and makes chosen operations fail                                |
+| implementation           | what it is for                                                                  |
+|--------------------------|---------------------------------------------------------------------------------|
+| `real.RealVfs`           | a folder of this machine                                                        |
+| `memory.MemoryVfs`       | tests and memory streams; `crash_clone()` is what a power loss would leave      |
+| `faulty.FaultyVfs`       | wraps another one and makes chosen operations fail                              |
+| `encrypted.EncryptedVfs` | wraps another one, and encrypts what files hold                                 |
 
 On top of it: `mark.Mark`, up to where a log was synced, and `reserve.Reserve`, room for what must go through.
 """
@@ -47,7 +48,11 @@ class File(Protocol):
         """Whether its path still leads to it: False once it, or a folder above it, was removed, moved or replaced."""
 
     def fileno(self) -> int | None:
-        """The descriptor for sendfile, or None where there is none (memory)."""
+        """The descriptor for sendfile, or None where there is none (memory), or it gives other bytes (encrypted)."""
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether to read takes the processor long enough that an event loop has it done by a thread."""
 
     def close(self) -> None:
         """Give the file back. Twice is fine."""

@@ -208,6 +208,11 @@ class FaultyFile:
         """The inner file's descriptor."""
         return self._inner.fileno()
 
+    @property
+    def takes_work(self) -> bool:
+        """As the inner file."""
+        return self._inner.takes_work
+
     def close(self) -> None:
         """Give the file back. Twice is fine."""
         self._inner.close()

@@ -220,6 +220,11 @@ class MemoryFile:
         """None: there is no descriptor."""
         return None
 
+    @property
+    def takes_work(self) -> bool:
+        """No."""
+        return False
+
     def close(self) -> None:
         """Give the file back. Twice is fine."""
         self._content = None

@@ -152,6 +152,11 @@ class RealFile:
         """The descriptor, for sendfile."""
         return self._descriptor
 
+    @property
+    def takes_work(self) -> bool:
+        """No."""
+        return False
+
     def close(self) -> None:
         """Give the descriptor back. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1

@@ -101,7 +101,7 @@ def test_alterable_fields_are_fields_and_identity_is_not_among_them() -> None:
     fields = set(StreamConfig.__struct_fields__)
     assert fields > ALTERABLE
     assert fields - ALTERABLE == {
-        "name", "subject", "storage", "partition_by", "group", "replicas",
+        "name", "subject", "storage", "partition_by", "group", "replicas", "encryption",
     }  # fmt: skip
 
 

@@ -359,3 +359,34 @@ def test_the_ports_of_several_brokers_are_shown_as_a_file_says_them(tmp_path: Pa
     config = load(environment={}, flags={"brokers": "2", "ports": "7423,7424"})
     again = load(file=write(tmp_path / "p.toml", to_toml(config)), environment={})
     assert again.ports == config.ports == (7423, 7424)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8422", "[::]:0", "192.168.1.5:8422"])
+def test_metrics_are_shown_beyond_this_machine_with_a_token_or_if_that_is_wanted(tmp_path: Path, address: str) -> None:
+    (mistake,) = mistakes_of(flags={"http": address})
+    assert mistake.startswith(f"--http: {address} can be reached from other machines")
+    secret = write(tmp_path / "token", "s3cret\n")
+    for flags in ({"insecure": True}, {"http_token_file": str(secret)}, {"http_token": "s3cret"}):
+        config = load(environment={}, flags={"http": address, **flags})
+        assert config.http == parse_address(address, any_port=True)
+        assert "s3cret" not in repr(config) + to_toml(config) + str(config.shown)
+    assert config.http_token == load(environment={}, flags={"http_token_file": str(secret)}).http_token == "s3cret"
+
+
+def test_the_port_for_metrics_can_be_turned_off(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", "http = false")
+    for config in (load(environment={}, flags={"http": "off"}), load(file=file, environment={})):
+        assert config.http is None
+        assert 'http = "off"' in to_toml(config)
+    assert load(environment={}).http == Address("127.0.0.1", 8422)
+
+
+@pytest.mark.parametrize("token", ["two words", "ümlaut", "line\nend", ""])
+def test_a_token_can_be_sent_in_a_header(token: str) -> None:
+    (mistake,) = mistakes_of(flags={"http_token": token})
+    assert "expected" in mistake
+    assert not token or token not in mistake
+
+
+def test_a_token_needs_no_nats_of_its_own() -> None:
+    assert load(environment={}, flags={"http_token": "s3cret"}).nats is None

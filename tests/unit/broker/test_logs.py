@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -14,10 +17,12 @@ from penstock.broker import logs
 
 @pytest.fixture
 def _loggers_as_before() -> Iterator[None]:
-    names = ("penstock", "asyncio", "py.warnings")
+    names = ("penstock", "asyncio", "py.warnings", "")
     before = {name: (logging.getLogger(name).handlers[:], logging.getLogger(name).propagate) for name in names}
     levels = {name: logging.getLogger(name).level for name in names}
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     yield
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
     logging.captureWarnings(False)
     for name, (handlers, propagate) in before.items():
         logging.getLogger(name).handlers[:] = handlers
@@ -38,13 +43,14 @@ def test_a_line_for_people() -> None:
 
 def test_a_line_of_json() -> None:
     line = json.loads(
-        logs.JsonFormatter().format(record("connected", level=logging.WARNING, offset=7, raw=b"\xff", time=3))
+        logs.JsonFormatter(4).format(record("connected", level=logging.WARNING, offset=7, raw=b"\xff", time=3))
     )
     assert line.pop("time").endswith("Z")
     expected = {
         "level": "warning",
-        "event": "connected",
+        "message": "connected",
         "logger": "penstock.test",
+        "broker": 4,
         "offset": 7,
         "raw": "\\xff",
         "time_": 3,
@@ -85,5 +91,51 @@ def test_configuring_twice_logs_once_and_at_the_level_asked_for() -> None:
     logging.getLogger("penstock.broker").info("not shown")
     logging.getLogger("penstock.broker").warning("disk is %s", "slow", extra={"ms": 12})
     (line,) = stream.getvalue().splitlines()
-    assert json.loads(line)["event"] == "disk is slow"
+    assert json.loads(line)["message"] == "disk is slow"
     assert json.loads(line)["ms"] == 12
+
+
+@pytest.mark.usefixtures("_loggers_as_before")
+def test_as_json_whatever_is_said_is_an_object() -> None:
+    stream = io.StringIO()
+    logs.configure(level="info", log_format="json", broker=7, stream=stream)
+
+    def fail() -> None:
+        raise ZeroDivisionError("in a thread, at nats://me:secret@h")
+
+    class Failing:
+        def __del__(self) -> None:
+            raise ZeroDivisionError("where nobody can be told")
+
+    thread = threading.Thread(target=fail, name="upkeep")
+    thread.start()
+    thread.join()
+    Failing()
+    logging.getLogger("some.library").warning("is slow")
+    logging.getLogger("some.library").info("is not asked")
+    logging.getLogger("asyncio").error("took long")
+    logging.getLogger("penstock.supervisor").info("of another one", extra={"broker": 8})
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old\nnews", DeprecationWarning, stacklevel=1)
+    try:
+        fail()
+    except ZeroDivisionError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [
+        (line["level"], line["broker"], line["message"].splitlines()[0]) for line in lines if "news" not in str(line)
+    ] == [
+        ("critical", 7, "a mistake in the program ends a thread"),
+        ("error", 7, "an error where nobody can be told"),
+        ("warning", 7, "is slow"),
+        ("error", 7, "took long"),
+        ("info", 8, "of another one"),
+        ("critical", 7, "a mistake in the program ends the process"),
+    ]
+    assert lines[0]["thread_name"] == "upkeep"
+    assert "ZeroDivisionError" in lines[0]["exception"]
+    assert len(lines) == 7
+    for line in lines:
+        assert {"time", "level", "logger", "message", "broker"} <= set(line)
+    assert "secret" not in stream.getvalue()

@@ -197,3 +197,15 @@ def test_a_config_is_the_same_at_the_other_end() -> None:
         assert found == handed.Handed(one, 3, True)
         assert dict(found.config.origins) == dict(one.origins)
         assert found.config.nats_credentials.password == "secret"
+
+
+def test_each_shows_its_metrics_at_a_port_of_its_own() -> None:
+    def shown(**flags: str) -> list[str]:
+        return [str(one.http) for one in planned(config(brokers="3", **flags), None)[0]]
+
+    assert shown() == ["127.0.0.1:8422", "127.0.0.1:8423", "127.0.0.1:8424"]
+    assert shown(http="127.0.0.1:9000", id="7") == ["127.0.0.1:9000", "127.0.0.1:9001", "127.0.0.1:9002"]
+    assert shown(http="127.0.0.1:0") == ["127.0.0.1:0"] * 3
+    assert shown(http="off") == ["None"] * 3
+    assert mistakes_of(brokers="3", http="127.0.0.1:65534") == "--http: the last of 3 brokers would have the port 65536"
+    assert "--http: port 7424 is that of a broker itself" in mistakes_of(brokers="3", http="127.0.0.1:7424")

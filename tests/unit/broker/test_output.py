@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -9,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.output import Output, Written, _is_cached
+from penstock.base import limits
+from penstock.broker.output import Output, RangeError, Written, _is_cached
 from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.transport import PlainTransport
 from penstock.node.step import Extent
+from penstock.vfs.encrypted import EncryptedVfs
+from penstock.vfs.faulty import FaultyVfs, Kind, Operation
 from penstock.vfs.real import RealVfs
+from tests.encryption import encryption_keys
 
 PAGE = 4096
 
@@ -57,7 +63,7 @@ class Sending:
         self.buffers = SharedBudget(1_000)
         self.files = SharedBudget(2)
         self.damaged: list[str] = []
-        self.output = Output(ours, self.buffers, self.files, lambda: 0)
+        self.output = Output(PlainTransport(ours), self.buffers, self.files, lambda: 0)
 
     def extent(self, name: str, start: int, end: int) -> Extent:
         """A part of a file that is made with its first one."""
@@ -129,3 +135,76 @@ def test_what_is_held_moves_to_the_buffers_that_are_used_from_now_on(sending: Se
     assert (sending.buffers.used, others.used) == (0, 12)
     assert sending.sent() == b"headbodymore"
     assert (sending.buffers.used, others.used) == (0, 0)
+
+
+class Encrypted(Sending):
+    """The same, of files that are encrypted."""
+
+    def __init__(self, folder: Path, ours: socket.socket, theirs: socket.socket) -> None:
+        super().__init__(folder, ours, theirs)
+        self.read: list[int] = []  # lengths, of what lies on the disk
+        self.raw = FaultyVfs(self.vfs, watcher=self.saw)
+        self.encrypted = EncryptedVfs(self.raw, encryption_keys(), lambda _path: True)
+
+    def saw(self, operation: Operation) -> None:
+        if operation.kind is Kind.READ:
+            self.read.append(operation.length)
+
+    def secret(self, name: str, content: bytes) -> Extent:
+        """All of a file."""
+        self.encrypted.open(name, create=True).write_at(0, content)
+        return Extent(self.encrypted, name, 0, len(content), lambda path, position, reason: self.damaged.append(path))
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[Encrypted]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    with ours, theirs:
+        yield Encrypted(tmp_path, ours, theirs)
+
+
+def test_what_is_encrypted_is_read_by_disk_threads_in_slices_and_counted(encrypted: Encrypted) -> None:
+    content = os.urandom(3 * limits.SENDFILE_SLICE_BYTES + 777)
+    output = encrypted.output
+    assert output.add_payload(b"head", encrypted.secret("a", content))
+    got = bytearray()
+    encrypted.read.clear()
+    while (written := output.write()) is not Written.DONE:
+        assert not encrypted.read, "the event loop has read it"
+        assert encrypted.buffers.used <= limits.SENDFILE_SLICE_BYTES + 4
+        if written is Written.COLD:
+            assert output.cold is not None
+            output.cold.read()
+            assert encrypted.read
+            output.warmed(None)
+            encrypted.read.clear()
+        with contextlib.suppress(BlockingIOError):
+            got += encrypted.theirs.recv(1 << 20)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            got += encrypted.theirs.recv(1 << 20)
+    assert got == b"head" + content
+    assert (encrypted.files.used, encrypted.buffers.used, output.waiting_bytes) == (0, 0, 0)
+
+
+def test_what_was_read_of_an_answer_that_is_dropped_is_given_back(encrypted: Encrypted) -> None:
+    assert encrypted.output.add_payload(b"", encrypted.secret("a", bytes(4_000_000)))
+    assert encrypted.output.write() is Written.COLD
+    assert encrypted.output.cold is not None
+    encrypted.output.cold.read()
+    encrypted.output.warmed(None)
+    assert encrypted.output.write() is Written.MORE
+    assert encrypted.buffers.used > 0
+    encrypted.output.drop()
+    assert (encrypted.files.used, encrypted.buffers.used) == (0, 0)
+
+
+def test_an_encrypted_file_that_is_too_short_is_damage(encrypted: Encrypted) -> None:
+    extent = encrypted.secret("a", b"x" * 5_000)
+    encrypted.encrypted.open("a").truncate(3_000)
+    assert encrypted.output.add_payload(b"", extent)
+    with pytest.raises(RangeError, match="cannot read a at byte 3000: the file is shorter"):
+        encrypted.sent()
+    assert encrypted.damaged == ["a"]

@@ -201,7 +201,7 @@ async def test_the_time_for_a_hello_counts_from_the_beginning() -> None:
 
 def _reads(server: Server, wanted: bool) -> Callable[[], Awaitable[bool]]:
     async def look() -> bool:
-        return [one._reading for one in server.connections] == [wanted]
+        return [one._watch.reading for one in server.connections] == [wanted]
 
     return look
 

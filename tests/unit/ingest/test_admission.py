@@ -359,6 +359,7 @@ def test_a_check_that_cannot_be_made_is_refused(name: str) -> None:
             "Nats-Time-Stamp",
         ),
         *("Nats-Num-Pending", "Nats-Stream-Source", "Nats-Msg-Size", "Nats-Service-Error", "Nats-Trace-Dest"),
+        *("Penstock-Stream", "Penstock-Partition", "Penstock-Offset", "Penstock-Timestamp"),
     ],
 )
 def test_what_nats_tells_about_a_message_is_stored_with_it(name: str) -> None:

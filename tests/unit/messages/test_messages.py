@@ -54,6 +54,14 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "STAGE": 26,
         "PUBLISH_STAGED": 27,
         "LIST_PUBLISHED": 28,
+        "AUTHENTICATE": 29,
+        "LIST_USERS": 30,
+        "CREATE_USER": 31,
+        "ALTER_USER": 32,
+        "DELETE_USER": 33,
+        "CHANGE_RULES": 34,
+        "TEST_ACCESS": 35,
+        "APPEND_AT": 36,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,
@@ -68,11 +76,12 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "REPLICA_RANGE": 75,
         "MARK_KEYS": 76,
         "MESSAGE_IDS": 77,
+        "AWAIT_METADATA": 78,
     }
 
 
-def test_only_an_append_and_what_is_forwarded_may_not_be_repeated() -> None:
-    assert [spec.api for spec in APIS.values() if not spec.repeatable] == [Api.APPEND, Api.FORWARD]
+def test_only_an_append_a_login_and_what_is_forwarded_may_not_be_repeated() -> None:
+    assert [spec.api for spec in APIS.values() if not spec.repeatable] == [Api.APPEND, Api.AUTHENTICATE, Api.FORWARD]
 
 
 def test_a_hello_fits_what_a_broker_reads_before_it_knows_its_client() -> None:

@@ -57,7 +57,7 @@ def test_another_way_to_the_same_image_gives_the_same_bytes() -> None:
 
 def test_what_a_later_version_made_is_told_apart() -> None:
     with pytest.raises(RemoteError) as caught:
-        decode_image(msgspec.msgpack.encode([3, {"anything": "else"}]))
+        decode_image(msgspec.msgpack.encode([4, {"anything": "else"}]))
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
 
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
+from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
@@ -216,6 +217,7 @@ class Broker:
         self.news: list[tuple[str, bool]] = []
         self.failure = ""  # why it cannot go on
         self.steps: list[Step] = []
+        self.who: Principal | None = None  # has logged in, and asks
         self._callers = self._callers_aside = 0
         own = Settings(
             **{
@@ -388,7 +390,7 @@ class Broker:
         self.replies.pop(caller, None)
         self.payloads.pop(caller, None)
         self.open_requests.add(caller)
-        self.node.request(caller, request, bytes(raw), self.clock.now)
+        self.node.request(caller, request, bytes(raw), self.clock.now, self.who)
         self.turn()
         return caller
 

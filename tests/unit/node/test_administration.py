@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.config import StreamConfig
+from penstock.base.config import Encryption, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, StreamId
 from penstock.messages import (
@@ -27,9 +27,11 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import FenceBroker, RegisterBroker
 from penstock.metadata.image import StreamState
+from penstock.node.access import Access
 from penstock.node.administration import Administration
 from penstock.node.confirmations import Done
 from penstock.node.peers import Peers
+from penstock.node.placing import Placing
 from penstock.node.step import PeerRequest
 from penstock.raft import Membership
 from tests.unit.node.test_quorum import Alone
@@ -47,18 +49,18 @@ class World:
         self.peers = Peers(self.alone.outbox)
         self.ms = 0
         self.silent: set[BrokerId] = set()
+        self.keyless: set[BrokerId] = set()
         self.here: list[Done] = []
         self.heard: list[Response | RemoteError] = []
         self.administration = Administration(
             self.alone.quorum,
             self.peers,
             ONE,
-            Random(1),
+            Placing(self.alone.quorum, self, Random(1), lambda: self.now),
             lambda: self.now,
             await_here=lambda stream_id, deadline_us, done, intake_us: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
-            ready=lambda: self.alone.quorum.image.live_brokers() - self.silent,
-            without_nats=frozenset,
+            access=Access(lambda: self.alone.quorum.image, lambda: 0),
         )
         for broker_id in broker_ids:
             command = RegisterBroker(
@@ -72,6 +74,15 @@ class World:
             )
             self.alone.propose("register", command)
             self.alone.run_disk()
+
+    def ready(self, now: Now) -> frozenset[BrokerId]:
+        return self.alone.quorum.image.live_brokers() - self.silent
+
+    def without_nats(self) -> frozenset[BrokerId]:
+        return frozenset()
+
+    def without_keys(self) -> frozenset[BrokerId]:
+        return frozenset(self.keyless)
 
     @property
     def now(self) -> Now:
@@ -226,3 +237,27 @@ def test_all_who_wait_are_told_when_it_leads_no_more(world: World) -> None:
     world.administration.stop(RemoteError(ErrorCode.NOT_METADATA_LEADER, "changed"))
     world.here.pop()(None)
     assert world.codes == [ErrorCode.NOT_METADATA_LEADER]
+
+
+def encrypted(replicas: int | None) -> CreateStreamRequest:
+    config = StreamConfig(name="s", subject="s.>", replicas=replicas, encryption=Encryption.AES_256_GCM)
+    return CreateStreamRequest(config=config, timeout_ms=5_000)
+
+
+def test_what_is_encrypted_is_placed_on_brokers_that_have_keys() -> None:
+    world = World(ONE, TWO)
+    world.keyless = {ONE}
+    world.ask(encrypted(1))
+    world.alone.run_disk()
+    assert world.alone.quorum.image.by_name("s").partitions[0].replicas == (TWO,)
+
+
+def test_what_is_encrypted_is_refused_where_too_few_brokers_have_keys() -> None:
+    world = World(ONE, TWO)
+    world.keyless = {TWO}
+    world.ask(encrypted(None))
+    (refused,) = world.heard
+    assert isinstance(refused, RemoteError)
+    assert refused.code == ErrorCode.NO_ENCRYPTION_KEY
+    assert "2 brokers are to hold a copy each, and broker 2 has no encryption keys" in refused.message
+    assert not world.alone.quorum.image.streams

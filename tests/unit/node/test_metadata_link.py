@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
@@ -20,7 +21,7 @@ from penstock.messages import (
     StopBrokerRequest,
     StopBrokerResponse,
 )
-from penstock.node.metadata_link import Done, MetadataLink
+from penstock.node.metadata_link import THE_BROKER, Done, MetadataLink
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 from penstock.node.speakers import Speaker, Start
@@ -46,6 +47,7 @@ class World:
         self.ms = 0
         self.heard: list[tuple[str, str]] = []
         self.asked_here: list[Request] = []
+        self.who_asked: list[Principal | None] = []
         storage = Storage.open(MemoryVfs())
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         nobody = Alone()  # hears nothing: nothing is applied
@@ -57,8 +59,9 @@ class World:
     def link_of(self, quorum: Quorum) -> MetadataLink:
         return MetadataLink(quorum, self.peers, ONE, lambda: self.now, self._here)
 
-    def _here(self, request: Request, done: Done) -> None:
+    def _here(self, request: Request, done: Done, who: Principal | None) -> None:
         self.asked_here.append(request)
+        self.who_asked.append(who)
         done(DELETED)
 
     @property
@@ -92,8 +95,9 @@ def world() -> World:
 def test_the_leader_itself_is_asked_where_it_is_here(world: World) -> None:
     link = world.link_of(Alone().start().quorum)
     link.ask(STOP, world.done("a"))
-    link.administer(DELETE, world.done("b"))
+    link.administer(DELETE, world.done("b"), Principal("ann", 7))
     assert world.asked_here == [STOP, DELETE]
+    assert world.who_asked == [THE_BROKER, Principal("ann", 7)]
     assert world.heard == [("a", "DeleteStreamResponse"), ("b", "DeleteStreamResponse")]
 
 

@@ -12,6 +12,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import Log, LogConfig, checkpoint
 from penstock.messages import AppendResponse
+from penstock.node.appending import append
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox, Step
 from penstock.node.upkeep import Upkeep
@@ -106,7 +107,7 @@ def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     outbox = Outbox()
     upkeep = Upkeep(outbox, Nobody(), lambda: Now(START_US, 0))
     upkeep.lead(partition)
-    partition.append("c", batch_of([("orders.a", None, b"1", None)]), Now(START_US, 0), outbox.step)
+    append(partition, "c", batch_of([("orders.a", None, b"1", None)]), Now(START_US, 0), outbox.step)
     assert not outbox.step.replies
     upkeep.close(partition)
     return outbox.take(), partition

@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from penstock.vfs import Vfs
+from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.faulty import FaultyVfs
 from penstock.vfs.memory import MemoryVfs
 from penstock.vfs.real import RealVfs
+from tests.encryption import encryption_keys
 
 
-@pytest.fixture(params=["real", "memory", "faulty"])
+@pytest.fixture(params=["real", "memory", "faulty", "encrypted"])
 def vfs(request: pytest.FixtureRequest, tmp_path: Path) -> Vfs:
     if request.param == "real":
         return RealVfs(tmp_path / "a" / "root")
+    if request.param == "encrypted":
+        return EncryptedVfs(RealVfs(tmp_path / "a" / "root"), encryption_keys(), lambda _path: True)
     return MemoryVfs() if request.param == "memory" else FaultyVfs(MemoryVfs())
 
 

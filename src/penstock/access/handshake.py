@@ -1,0 +1,118 @@
+"""The broker's side of a proof: two messages, of whichever mechanism.
+
+Rules: nothing is told of which users there are: whoever is not known is challenged like anybody else, always with the
+same salt, and fails at the end. A handshake is one attempt; after a failure it takes nothing more.
+
+| message | state before | after                                   |
+|---------|--------------|-----------------------------------------|
+| first   | NEW          | CHALLENGED                              |
+| final   | CHALLENGED   | DONE: `who` is set                      |
+| any     | DONE, FAILED | refused                                 |
+"""
+
+from __future__ import annotations
+
+import hmac
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from penstock.access import nkeys, scram
+from penstock.access.nkeys import NkeyServer
+from penstock.access.scram import ScramServer, Verifier, refused
+from penstock.base import limits
+from penstock.base.errors import RemoteError
+
+MECHANISMS = (scram.MECHANISM, nkeys.MECHANISM)
+"""What brokers take, in the order of their preference."""
+
+
+class Principal(NamedTuple):
+    """Somebody who has proved to be a user, and with what; or another broker."""
+
+    name: str
+    made_index: int = 0  # of the user, so that one who was deleted and made again is another one
+    credential_id: str = ""
+    mark: bytes = b""  # of the credential: another one may have its id by now
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Directory(Protocol):
+    """Who is known."""
+
+    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+        """What checks the secret of `user` or `user/credential`, and who that is; None: nobody."""
+
+    def holder(self, public_key: str) -> Principal | None:
+        """Whose nkey that is; None: nobody's."""
+
+    @property
+    def decoy_key(self) -> bytes:
+        """A secret of the cluster, from which salts are made for those who are not there."""
+
+
+class _State(Enum):
+    NEW = auto()
+    CHALLENGED = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+class ServerHandshake:
+    """See the module. `nonce`: drawn by chance."""
+
+    def __init__(self, directory: Directory, nonce: str) -> None:
+        self.who: Principal | None = None  # once it is proved
+        self.claimed = ""  # by the first message, for the log; not proved
+        self._directory = directory
+        self._nonce = nonce
+        self._state = _State.NEW
+        self._mechanism = ""
+        self._checker: ScramServer | NkeyServer | None = None
+        self._wanted: Principal | None = None
+
+    def take(self, mechanism: str, data: bytes) -> bytes:
+        """The answer to a message. RemoteError unauthenticated: the connection is at its end."""
+        try:
+            if self._state is _State.NEW:
+                self._mechanism = mechanism
+                answer = self._first(mechanism, data)
+                self._state = _State.CHALLENGED
+                return answer
+            if self._state is _State.CHALLENGED and mechanism == self._mechanism:
+                assert self._checker is not None
+                answer = self._checker.check(data)
+                if self._wanted is None:
+                    raise refused()
+                self._state, self.who = _State.DONE, self._wanted
+                return answer
+            raise refused("that is no part of a login: connect again")
+        except RemoteError:
+            self._state = _State.FAILED
+            raise
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known who is there."""
+        return self._state is _State.DONE
+
+    def _first(self, mechanism: str, data: bytes) -> bytes:
+        if mechanism == scram.MECHANISM:
+            self.claimed = ScramServer.name_in(data)[0]
+            found = self._directory.verifier(self.claimed)
+            verifier, self._wanted = found or (self._decoy(self.claimed), None)
+            scram_server = self._checker = ScramServer(self._nonce)
+            return scram_server.challenge(data, verifier)
+        if mechanism == nkeys.MECHANISM:
+            self.claimed = NkeyServer.key_in(data)
+            self._wanted = self._directory.holder(self.claimed)
+            nkey_server = self._checker = NkeyServer(self._nonce)
+            return nkey_server.challenge(data)
+        raise refused(f"{mechanism!r} is not known here; {' and '.join(MECHANISMS)} are")
+
+    def _decoy(self, name: str) -> Verifier:
+        """For somebody who is not there: what nothing passes, and looks the same on every broker."""
+        salt = hmac.digest(self._directory.decoy_key, name.encode(), "sha256")[: limits.SALT_BYTES]
+        iterations = 1 if "/" in name else limits.PASSWORD_ITERATIONS
+        return Verifier(salt, iterations, bytes(32), bytes(32))

@@ -1,0 +1,130 @@
+"""The client's side of a proof: what somebody shows, and how it is written where it is kept.
+
+Rules: a secret is in no `repr` and no error. A token says itself whose it is: `pst_USER_ID_SECRET`. A file of
+credentials holds one line: a token, an nkey seed (SU…), or USER:PASSWORD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.access import nkeys, scram
+from penstock.access.nkeys import NkeyClient
+from penstock.access.scram import ScramClient
+from penstock.access.users import user_name_mistake
+from penstock.base import limits
+
+TOKEN_PREFIX = "pst_"
+
+
+class Proof(Protocol):
+    """One login, under way."""
+
+    mechanism: str
+
+    def first(self) -> bytes:
+        """The first message."""
+
+    def prove(self, challenge: bytes) -> bytes:
+        """The final message. RemoteError unauthenticated: the challenge is none. It may take a second."""
+
+    def check(self, final: bytes) -> None:
+        """RemoteError unauthenticated: the other side does not know who this is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What somebody shows: made by `password`, `token`, `nkey` or `parsed`."""
+
+    name: str  # the user; of a token with its id behind a "/"; of an nkey nothing
+    secret: str = field(repr=False)
+    is_nkey: bool = False
+    is_token: bool = False
+    _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def password(cls, user: str, password: str) -> Credentials:
+        """A user and a password. ValueError: no user can have that name, or there is no password."""
+        if (mistake := user_name_mistake(user)) is not None:
+            raise ValueError(mistake)
+        if not password:
+            raise ValueError("the password is empty")
+        return cls(user, password)
+
+    @classmethod
+    def token(cls, token: str) -> Credentials:
+        """A token. ValueError: it is none."""
+        user, _, rest = token.removeprefix(TOKEN_PREFIX).rpartition("_")
+        user, _, credential_id = user.rpartition("_")
+        if not token.startswith(TOKEN_PREFIX) or not rest or not credential_id or user_name_mistake(user) is not None:
+            raise ValueError(f"that is no token: one begins with {TOKEN_PREFIX}, and holds a user, an id and a secret")
+        return cls(f"{user}/{credential_id}", rest, is_token=True)
+
+    @classmethod
+    def nkey(cls, seed: str) -> Credentials:
+        """An nkey seed (SU…)."""
+        return cls("", seed, is_nkey=True)
+
+    @classmethod
+    def parsed(cls, text: str) -> Credentials:
+        """A token, a seed, or USER:PASSWORD. ValueError: it is none of these."""
+        line = text.strip("\r\n")
+        if line.strip().startswith(TOKEN_PREFIX) and ":" not in line:
+            return cls.token(line.strip())
+        if line.strip().startswith("SU") and len(line.strip()) == 58:
+            return cls.nkey(line.strip())
+        user, colon, password = line.partition(":")
+        if not colon or "\n" in line:
+            raise ValueError("expected one line: a token (pst_…), an nkey seed (SU…), or USER:PASSWORD")
+        return cls.password(user, password)
+
+    def proof(self, nonce: Callable[[], str]) -> Proof:
+        """One login with it. OperationalError: the seed is damaged."""
+        return _NkeyProof(self.secret, nonce()) if self.is_nkey else _ScramProof(self, nonce(), self._salted)
+
+
+class _ScramProof:
+    mechanism = scram.MECHANISM
+
+    def __init__(self, credentials: Credentials, nonce: str, known: dict[tuple[bytes, int], bytes]) -> None:
+        # Else who listens in the place of a broker would have a password hashed once, and try many.
+        least = 1 if credentials.is_token else limits.PASSWORD_ITERATIONS_MIN
+        self._client = ScramClient(credentials.name, credentials.secret, nonce, iterations_min=least)
+        self._secret = credentials.secret
+        self._known = known
+
+    def first(self) -> bytes:
+        return self._client.first()
+
+    def prove(self, challenge: bytes) -> bytes:
+        asked = self._client.asked(challenge)
+        if asked not in self._known:
+            self._known.clear()  # one is enough: the next connection is asked for the same
+            self._known[asked] = scram.salted(self._secret, *asked)
+        return self._client.prove(challenge, self._known[asked])
+
+    def check(self, final: bytes) -> None:
+        self._client.check(final)
+
+
+class _NkeyProof:
+    mechanism = nkeys.MECHANISM
+
+    def __init__(self, seed: str, nonce: str) -> None:
+        self._client = NkeyClient(seed, nonce)
+
+    def first(self) -> bytes:
+        return self._client.first()
+
+    def prove(self, challenge: bytes) -> bytes:
+        return self._client.prove(challenge)
+
+    def check(self, final: bytes) -> None:
+        """A broker proves nothing where an nkey is shown: TLS says whom one speaks to."""
+
+
+def token_text(user: str, credential_id: str, secret: str) -> str:
+    """How a token is written."""
+    return f"{TOKEN_PREFIX}{user}_{credential_id}_{secret}"

@@ -1,0 +1,160 @@
+"""What a rule allows: one operation, on the streams or subjects of a pattern.
+
+Rules: what no rule allows is denied; there are no rules that deny, so their order means nothing. A rule about streams
+has a pattern of names: a name, a beginning such as `orders-*`, or `*` for all. A rule about subjects has a pattern of
+NATS (`orders.>`), and allows what is about those subjects only: a stream all of whose subjects match, and of another
+stream the rows whose subjects do, where the request says which those are. `admin` allows everything.
+
+| operation        | a stream's                                                                     |
+|------------------|--------------------------------------------------------------------------------|
+| `read`           | messages, offsets                                                              |
+| `append`         | rows over the socket, staged or not (over NATS, NATS's own permissions govern) |
+| `create`         | existence                                                                      |
+| `alter`          | config, partitions, intake                                                     |
+| `delete`         | end, or that of its oldest messages                                            |
+| `commit_offsets` | groups of consumers: where they are, who their members are; archives           |
+| `admin`          | all of this, users, rules, the state of brokers                                |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.subjects import begins_with_wildcard, is_reserved, overlap, subject_mistake
+
+EVERYTHING = "*"
+"""The pattern of names that all match."""
+
+
+class Operation(StrEnum):
+    """What somebody may do."""
+
+    READ = "read"
+    APPEND = "append"
+    CREATE = "create"
+    ALTER = "alter"
+    DELETE = "delete"
+    COMMIT_OFFSETS = "commit_offsets"
+    ADMIN = "admin"
+
+
+class Rule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
+    """One thing that is allowed; of `stream` and `subject` one is given, of `admin` none.
+
+    `group`: which groups of consumers, as names of streams; only of `commit_offsets`.
+    """
+
+    operation: Operation
+    stream: str = ""
+    subject: str = ""
+    group: str = EVERYTHING
+
+    def __str__(self) -> str:
+        if self.operation is Operation.ADMIN:
+            return str(self.operation)
+        where = f"stream {self.stream}" if self.stream else f"subject {self.subject}"
+        group = "" if self.group == EVERYTHING else f" group {self.group}"
+        return f"{self.operation} on {where}{group}"
+
+
+def rule_mistake(rule: Rule) -> str | None:
+    """Why it cannot be a rule; None if it can."""
+    if rule.operation is Operation.ADMIN:
+        is_bare = not (rule.stream or rule.subject) and rule.group == EVERYTHING
+        return None if is_bare else "admin allows everything: it has no stream, subject or group"
+    if bool(rule.stream) == bool(rule.subject):
+        return f"{rule.operation} is allowed on a stream or on a subject: give one of them"
+    if rule.group != EVERYTHING and rule.operation is not Operation.COMMIT_OFFSETS:
+        return f"{rule.operation} has nothing to do with groups; commit_offsets has"
+    if rule.subject:
+        return subject_mistake(rule.subject, wildcards=True)
+    return _name_pattern_mistake(rule.stream) or _name_pattern_mistake(rule.group)
+
+
+def _name_pattern_mistake(pattern: str) -> str | None:
+    if len(pattern) > limits.STREAM_NAME_CHARS_MAX:
+        return f"the pattern is {len(pattern)} characters long; the limit is {limits.STREAM_NAME_CHARS_MAX}"
+    if not pattern or "*" in pattern[:-1] or any(char.isspace() or not char.isprintable() for char in pattern):
+        return f"the pattern {pattern!r} is neither a name, nor a beginning with a * behind it, nor * for all"
+    return None
+
+
+def name_matches(pattern: str, name: str) -> bool:
+    """Whether a name is one of the pattern's. What Penstock keeps for itself has to be named in full."""
+    if pattern.endswith("*") and not name.startswith("__"):
+        return name.startswith(pattern[:-1])
+    return name == pattern
+
+
+def is_within(subjects: str, pattern: str) -> bool:
+    """Whether every subject that matches the one also matches the other."""
+    wanted, allowed = subjects.split("."), pattern.split(".")
+    for position, token in enumerate(allowed):
+        if token == ">":
+            return len(wanted) > position
+        if position >= len(wanted) or wanted[position] == ">":
+            return False
+        if token not in ("*", wanted[position]):
+            return False
+    return len(wanted) == len(allowed)
+
+
+def refused_subject(subjects: Iterable[str], patterns: tuple[str, ...]) -> str | None:
+    """The first subject that matches none of the patterns."""
+    one_of = re.compile("|".join(map(_expression, patterns)) or r"(?!)")
+    return next((subject for subject in subjects if one_of.fullmatch(subject) is None), None)
+
+
+def _expression(pattern: str) -> str:
+    parts = {"*": r"[^.]+", ">": r".+"}
+    return r"\.".join(parts.get(token, re.escape(token)) for token in pattern.split("."))
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """How far something is allowed: all of a stream, or only some subjects of it; neither: not at all."""
+
+    is_all: bool = False
+    subjects: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.is_all or bool(self.subjects)
+
+    def covers(self, subjects: tuple[str, ...] | None) -> bool:
+        """Whether a request that is about these subjects is within it; None: about all that there are."""
+        if self.is_all:
+            return True
+        if not subjects:
+            return False
+        return all(any(is_within(one, pattern) for pattern in self.subjects) for one in subjects)
+
+
+def scope(
+    rules: tuple[Rule, ...], operation: Operation, stream: str, subject: str, *, group: str | None = None
+) -> Scope:
+    """How far these rules allow an operation on a stream that is on `subject`; `group`: for which group."""
+    some: list[str] = []
+    for rule in rules:
+        if rule.operation is Operation.ADMIN:
+            return Scope(is_all=True)
+        if rule.operation is not operation or (group is not None and not name_matches(rule.group, group)):
+            continue
+        if rule.stream:
+            if name_matches(rule.stream, stream):
+                return Scope(is_all=True)
+        elif begins_with_wildcard(rule.subject) and is_reserved(subject):
+            continue  # as no stream on such a pattern has what is on it
+        elif is_within(subject, rule.subject):
+            return Scope(is_all=True)
+        elif overlap(subject, rule.subject):
+            some.append(rule.subject)
+    return Scope(subjects=tuple(some))
+
+
+def is_admin(rules: tuple[Rule, ...]) -> bool:
+    """Whether everything is allowed."""
+    return any(rule.operation is Operation.ADMIN for rule in rules)

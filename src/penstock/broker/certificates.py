@@ -1,0 +1,66 @@
+"""What a file of certificates says, without a library for it: each certificate, and when it ends.
+
+Rules: OpenSSL has checked the files before; what cannot be read here is said in a ValueError. Of a certificate (X.509,
+DER) only its validity is looked at:
+
+    Certificate → TBSCertificate → [version], serial number, signature, issuer, validity → (not before, not after)
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+from penstock.base import limits
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18  # tags
+
+
+def certificates_in(file: Path) -> tuple[bytes, ...]:
+    """The certificates of a PEM file, each as DER. OSError, ValueError: it cannot be read; blocking."""
+    with file.open("rb") as opened:
+        content = opened.read(limits.TLS_FILE_BYTES_MAX + 1)
+    if len(content) > limits.TLS_FILE_BYTES_MAX:
+        raise ValueError(f"it is larger than {limits.TLS_FILE_BYTES_MAX} bytes")
+    return tuple(ssl.PEM_cert_to_DER_cert(text) for text in _PEM.findall(content.decode("ascii", "replace")))
+
+
+def end_us(certificate: bytes) -> int:
+    """When a certificate (DER) ends, in µs since 1970. ValueError: it is none."""
+    try:
+        _, whole, _ = _element(certificate, 0)
+        _, inner, _ = _element(certificate, whole)
+        tag, _, after = _element(certificate, inner)
+        position = after if tag == _VERSION else inner
+        for _ in ("serial number", "signature", "issuer"):
+            _, _, position = _element(certificate, position)
+        _, validity, _ = _element(certificate, position)
+        _, _, position = _element(certificate, validity)
+        tag, start, end = _element(certificate, position)
+    except IndexError:
+        raise ValueError("it breaks off in a certificate") from None
+    text = certificate[start:end].decode("ascii", "replace")
+    if tag == _UTC_TIME:
+        text = ("20" if text[:2] < "50" else "19") + text
+    elif tag != _GENERALIZED_TIME:
+        raise ValueError("a certificate in it has no end")
+    try:
+        moment = datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"a certificate in it ends at {text!r}, which is no time") from None
+    return int(moment.timestamp()) * 1_000_000
+
+
+def _element(data: bytes, position: int) -> tuple[int, int, int]:
+    """The tag of what begins there, where its content begins, and where that ends."""
+    tag, length, start = data[position], data[position + 1], position + 2
+    if length & 0x80:
+        count = length & 0x7F
+        length = int.from_bytes(data[start : start + count], "big")
+        start += count
+    if start + length > len(data):
+        raise IndexError
+    return tag, start, start + length

@@ -1,0 +1,65 @@
+"""The keys of a broker: from its settings into the data directory as encrypted streams see it, and read again.
+
+Rules: keys come from a file or from the environment, are held in memory alone, and appear in no log line. A file that
+others can read is used all the same, and said. What cannot be read again leaves the keys as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import stat
+from pathlib import Path
+
+from penstock.base.errors import OperationalError
+from penstock.broker.config import BrokerConfig
+from penstock.broker.signals import on_signals
+from penstock.commitlog.files import holds_messages
+from penstock.vfs import Vfs
+from penstock.vfs.keys import EncryptionKeys, KeyMistakeError, parse_keys
+
+_log = logging.getLogger(__name__)
+_FILE_BYTES_MAX = 64 * 1024
+_MISSING = "keys are set, and Penstock was installed without what encrypts: pip install 'penstock[encryption]'"
+
+
+def encrypted(vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Vfs | None:
+    """`vfs` for streams that are encrypted; None: no keys are set. OperationalError.
+
+    From then on SIGHUP has the keys read again, if they are in a file.
+    """
+    if config.encryption_keys is None:
+        return None
+    try:
+        from penstock.vfs.encrypted import EncryptedVfs  # it brings `cryptography`, an extra
+    except ImportError:
+        raise OperationalError(_MISSING) from None
+    keys = parse_keys(config.encryption_keys)
+    file = config.encryption_keys_file
+    if file is not None:
+        _warn_of_others(file)
+        on_signals(loop, (signal.SIGHUP,), lambda: read_again(file, keys))
+    return EncryptedVfs(vfs, keys, holds_messages)
+
+
+def read_again(file: Path, keys: EncryptionKeys) -> None:
+    """Replace `keys` by those that the file holds now, if it holds any."""
+    try:
+        with file.open("rb") as opened:
+            keys.replace(parse_keys(opened.read(_FILE_BYTES_MAX).decode()))
+    except (OSError, UnicodeDecodeError, KeyMistakeError) as error:
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error
+        _log.error("the keys in %s cannot be read again, those of before stay: %s", file, reason)
+        return
+    _warn_of_others(file)
+    _log.info("the keys in %s were read again: new files take %r, of %s", file, keys.current_id, ", ".join(keys.ids))
+
+
+def _warn_of_others(file: Path) -> None:
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        _log.warning("%s holds keys, and others than its owner may use it: chmod 600 %s", file, file)

@@ -1,0 +1,166 @@
+"""Who is on the other side of a connection, and so what it may ask: hello, then a login, or another broker's hello.
+
+Rules: nothing but hello is taken first; where everybody has to log in, nothing but that next, in frames that are small.
+A login is one attempt: whoever fails is told so and closed, and the log says from where. A broker shows that it knows
+the secret of the cluster before it is taken for one, wherever anybody has to log in.
+
+| state     | takes                                    | becomes                                              |
+|-----------|------------------------------------------|------------------------------------------------------|
+| NEW       | hello                                    | MET; where nobody has to log in, or is a broker, OPEN |
+| MET       | the two messages of a login              | OPEN, as a user; or PROVEN, as a broker              |
+| PROVEN    | peer hello                               | PEER                                                 |
+| OPEN      | what clients ask; hello; peer hello, where nobody has to prove anything     | OPEN, PEER        |
+| PEER      | what brokers ask                         |                                                      |
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.access.handshake import Principal, ServerHandshake
+from penstock.access.users import BROKER
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import (
+    Api,
+    AuthenticateRequest,
+    AuthenticateResponse,
+    HelloRequest,
+    PeerHelloRequest,
+    Request,
+)
+from penstock.wire import Frame
+from penstock.wire.session import PEER_NAME
+
+
+class Guard(Protocol):
+    """Who says whether anybody has to prove anything, and to whom."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether everybody has to log in now."""
+
+    def begin_login(self) -> ServerHandshake:
+        """A login of somebody."""
+
+    def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
+        """What somebody is told who has logged in; `data` is the last message of the mechanism.
+
+        RemoteError overloaded: that user has all the connections that it may.
+        """
+
+
+class Unguarded:
+    """Nobody has to prove anything."""
+
+    is_guarded = False
+
+    def begin_login(self) -> ServerHandshake:
+        """Nobody can."""
+        raise RemoteError(ErrorCode.BAD_REQUEST, "nobody has to log in here")
+
+    def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
+        """Nobody has."""
+        raise AssertionError(who)
+
+
+class Greeting:
+    """See the module. RemoteError from `take`: it is told, and the connection is closed."""
+
+    def __init__(self, guard: Guard, overload: RemoteError | None) -> None:
+        """`overload`: why it is taken only if it is that of another broker."""
+        self.is_met = False  # hello was said
+        self.is_checked = False  # its frames, and the answers, have checksums
+        self.who: Principal | None = None  # who has logged in
+        self.client_name = ""
+        self.broker_id: BrokerId | None = None  # of a peer, once it has said who it is
+        self.is_peer = False  # and that was accepted
+        self.claimed = ""  # as whom somebody tried to log in
+        self._guard = guard
+        self._overload = overload
+        self._login: ServerHandshake | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is known as well as it has to be: it may ask, and send what is large."""
+        return self.is_met and (self.who is not None or self.broker_id is not None or not self._guard.is_guarded)
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it has shown that it knows the secret of the cluster."""
+        return self.who is not None and self.who.name == BROKER
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it was taken for a broker without a proof, and would have to show one by now."""
+        return self._guard.is_guarded and self.broker_id is not None and not self.is_broker
+
+    def check_frame(self, frame: Frame) -> None:
+        """RemoteError bad_frame: its checksums are not as those of the first one."""
+        if not self.is_met:
+            self.is_checked = frame.is_checked
+        elif frame.is_checked != self.is_checked:
+            text = "of the frames on one connection all have checksums, or none"
+            raise RemoteError(ErrorCode.BAD_FRAME, text)
+
+    def take(self, request: Request) -> AuthenticateResponse | None:
+        """What a request is answered that is part of a login; None: others answer it, if `is_allowed`."""
+        if self._overload is not None and not self._may_be_peer(request):
+            raise self._overload
+        if isinstance(request, HelloRequest):
+            self.is_met = True
+            self.client_name = request.client_name[:128]
+        elif not self.is_met:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello")
+        elif isinstance(request, AuthenticateRequest):
+            return self._log_in(request)
+        elif isinstance(request, PeerHelloRequest):
+            self._check_peer(request)
+        elif not self.is_open:
+            text = "this cluster has everybody log in, and nobody has: give credentials"
+            raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
+        return None
+
+    def check_allowed(self, api: int) -> None:
+        """RemoteError bad_request: only brokers ask that."""
+        if api > Api.PEER_HELLO and not self.is_peer:
+            text = "that is asked between brokers; the first request of one is peer_hello"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+
+    def _log_in(self, request: AuthenticateRequest) -> AuthenticateResponse:
+        if self.who is not None or self.broker_id is not None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "who is there is known already: connect anew to be somebody else")
+        if self._login is None:
+            self._login = self._guard.begin_login()
+        try:
+            data = self._login.take(request.mechanism, request.data)
+        finally:
+            self.claimed = self._login.claimed[:128]
+        if self._login.who is None:
+            return AuthenticateResponse(data=data)
+        answer = self._guard.logged_in(self._login.who, data)
+        self.who, self._login = self._login.who, None
+        return answer
+
+    def _check_peer(self, request: PeerHelloRequest) -> None:
+        if not self.is_checked:
+            text = "the frames between brokers have checksums, and yours have none; upgrade the older of the two"
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
+        if self.who is not None and not self.is_broker:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"user {self.who.name!r} is no broker")
+        if self._guard.is_guarded and not self.is_broker:
+            text = (
+                "brokers of this cluster prove that they know its secret: start all of them with the same "
+                "cluster_secret_file"
+            )
+            raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
+        if self.broker_id not in (None, request.broker_id):
+            text = f"this connection is that of broker {self.broker_id}"
+            raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
+
+    def _may_be_peer(self, request: Request) -> bool:
+        if isinstance(request, HelloRequest):
+            return request.client_name.startswith(PEER_NAME)
+        if isinstance(request, AuthenticateRequest):
+            return self.client_name.startswith(PEER_NAME)
+        return isinstance(request, PeerHelloRequest) or self.broker_id is not None

@@ -1,0 +1,184 @@
+"""What is measured of a broker beside its node, as families of a page of metrics; and what is looked at for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.meters import Families, Family, Histogram, Sample, single
+from penstock.broker import metrics
+from penstock.broker.driver import Driver
+from penstock.broker.otlp import Exporter
+from penstock.broker.request_meters import name_of
+from penstock.hot import is_compiled
+from penstock.node.step import Lane
+
+_STATM = Path("/proc/self/statm")
+_FILES = "/proc/self/fd"
+
+
+class Look(NamedTuple):
+    """What a disk thread has seen. None: this system does not tell."""
+
+    free_bytes: int
+    size_bytes: int
+    resident_bytes: int | None
+    open_files: int | None
+
+
+class Looks:
+    """Looks at the disk with a thread that writes: where those hang, this does as well. One look at a time."""
+
+    def __init__(self, driver: Driver, folder: Path) -> None:
+        self._driver = driver
+        self._folder = folder
+        self._open: asyncio.Future[Look] | None = None
+
+    async def look(self) -> Look | None:
+        """None: the disk did not answer in time, or with an error."""
+        if self._open is None:
+            self._open = self._begin()
+        look = self._open
+        await asyncio.wait((look,), timeout=limits.DISK_LOOK_MS / 1_000)
+        return None if not look.done() or look.exception() is not None else look.result()
+
+    def _begin(self) -> asyncio.Future[Look]:
+        seen: list[Look] = []
+        future: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            self._open = None
+            if error is None:
+                future.set_result(seen[0])
+            else:
+                future.set_exception(error)
+                future.exception()  # whoever waited may be gone
+
+        self._driver.have_done(Lane.WRITE, lambda: seen.append(_look(self._folder)), done)
+        return future
+
+
+def _look(folder: Path) -> Look:
+    disk = os.statvfs(folder)
+    resident_bytes = open_files = None
+    with suppress(OSError, ValueError, IndexError):  # not on Linux
+        resident_bytes = int(_STATM.read_text().split()[1]) * resource.getpagesize()
+        open_files = len(os.listdir(_FILES))
+    return Look(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, resident_bytes, open_files)
+
+
+class LoopLag:
+    """How late the event loop is: a timer of its own, a few times a second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.us = Histogram.of_times()
+        self._loop = loop
+        self._due_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """From now on."""
+        self._due_s = self._loop.time() + limits.LOOP_LAG_INTERVAL_MS / 1_000
+        self._timer = self._loop.call_at(self._due_s, self._measure)
+
+    def _measure(self) -> None:
+        self.us.add(max(0, int((self._loop.time() - self._due_s) * 1e6)))
+        self.start()
+
+    def stop(self) -> None:
+        """No more. Twice is fine."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class BrokerMeasures:
+    """`why_not_ready` is empty where it is."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        lag: LoopLag,
+        *,
+        version: str,
+        broker_id: int,
+        started_us: int,
+        why: Callable[[], str],
+        exporter: Exporter | None = None,
+    ) -> None:
+        self._driver = driver
+        self._lag = lag
+        self._why_not_ready = why
+        self._started_us = started_us
+        self._exporter = exporter
+        self._build = (version, platform.python_version(), "compiled" if is_compiled() else "plain", str(broker_id))
+
+    def families(self, look: Look | None) -> Families:
+        """All of them; `look`: what a disk thread has seen for that."""
+        yield Family(metrics.BUILD_INFO, [Sample(self._build, 1)])
+        yield single(metrics.READY, int(not self._why_not_ready()))
+        yield from self._process(look)
+        yield from self._nats()
+        yield from self._clients()
+        yield from self._requests()
+        yield single(metrics.FAILED_LOGINS, self._driver.server.failed_logins)
+        yield single(metrics.THROTTLED, self._driver.server.usage.throttled)
+        yield from self._traces()
+
+    def _traces(self) -> Families:
+        exporter, tracing = self._exporter, self._driver.tracing
+        yield single(metrics.SPANS_EXPORTED, 0 if exporter is None else exporter.exported)
+        yield single(metrics.SPANS_DROPPED, 0 if exporter is None else exporter.dropped)
+        yield single(metrics.TRACES_DROPPED, 0 if tracing is None else tracing.dropped)
+
+    def _process(self, look: Look | None) -> Families:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        yield single(metrics.CPU_SECONDS, used.ru_utime + used.ru_stime)
+        yield single(metrics.OPEN_FILES_MAX, files_max if files_max != resource.RLIM_INFINITY else sys.maxsize)
+        yield single(metrics.START_SECONDS, self._started_us)
+        yield single(metrics.LOOP_LAG_SECONDS, self._lag.us)
+        yield single(metrics.DISK_ANSWERS, int(look is not None))
+        yield single(metrics.DISK_WORK, self._driver.disk_work)
+        if look is not None:
+            yield single(metrics.DISK_FREE_BYTES, look.free_bytes)
+            yield single(metrics.DISK_SIZE_BYTES, look.size_bytes)
+            if look.resident_bytes is not None and look.open_files is not None:
+                yield single(metrics.RESIDENT_BYTES, look.resident_bytes)
+                yield single(metrics.OPEN_FILES, look.open_files)
+
+    def _nats(self) -> Families:
+        driver, link = self._driver, self._driver.link
+        yield single(metrics.NATS_CONNECTED, int(link.is_up))
+        yield single(metrics.NATS_DISCONNECTS, driver.reconnects)
+        yield single(metrics.NATS_ANSWERS_DROPPED, link.answers_dropped)
+        yield single(metrics.NATS_PAUSED, int(driver.reading_paused))
+        yield single(metrics.NATS_WRITE_BYTES, link.write_buffer_bytes)
+
+    def _clients(self) -> Families:
+        server = self._driver.server
+        counts = {"clients": len(server.connections) - len(server.peers), "brokers": len(server.peers)}
+        buffers = {"clients": server.buffers, "brokers": server.peer_buffers}
+        yield Family(metrics.CONNECTIONS, [Sample((of,), count) for of, count in counts.items()])
+        yield single(metrics.CONNECTIONS_MAX, server.connections_max)
+        yield Family(metrics.BUFFER_BYTES, [Sample((of,), one.used) for of, one in buffers.items()])
+        yield Family(metrics.BUFFER_BYTES_MAX, [Sample((of,), one.total) for of, one in buffers.items()])
+        yield single(metrics.ANSWER_FILES, server.files.used)
+        yield single(metrics.DAMAGED_FRAMES, server.damaged_frames + self._driver.peers.damaged_frames)
+
+    def _requests(self) -> Families:
+        server = self._driver.server
+        yield single(metrics.REQUESTS_OPEN, server.open_request_count)
+        took = [Sample((name_of(api),), took) for api, took in sorted(server.requests.seconds.items())]
+        yield Family(metrics.REQUEST_SECONDS, took)
+        yield Family(
+            metrics.REQUEST_ERRORS, [Sample(of, count) for of, count in sorted(server.requests.errors.items())]
+        )

@@ -1,0 +1,68 @@
+"""The table of what is measured of a broker beside its node: the process, NATS, clients, the disk, the event loop."""
+
+from __future__ import annotations
+
+from penstock.base.meters import Kind, Metric
+
+_US = 1e-6
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+BUILD_INFO = Metric(
+    "penstock_build_info", _GAUGE, "1; the labels say what runs.", ("version", "python", "hot_path", "broker")
+)
+READY = Metric("penstock_ready", _GAUGE, "1 where /readyz says yes.")
+CPU_SECONDS = Metric("process_cpu_seconds_total", _COUNTER, "CPU time of the process, in user and in system mode.")
+RESIDENT_BYTES = Metric("process_resident_memory_bytes", _GAUGE, "Resident memory.")
+OPEN_FILES = Metric("process_open_fds", _GAUGE, "Open file descriptors.")
+OPEN_FILES_MAX = Metric("process_max_fds", _GAUGE, "How many there may be.")
+START_SECONDS = Metric("process_start_time_seconds", _GAUGE, "When the broker was started (Unix time).", scale=_US)
+LOOP_LAG_SECONDS = Metric(
+    "penstock_loop_lag_seconds", _HISTOGRAM, "How late a timer of the event loop is, five times a second.", scale=_US
+)
+DISK_ANSWERS = Metric("penstock_disk_answers", _GAUGE, "1 where the disk threads answered while this page was made.")
+DISK_FREE_BYTES = Metric("penstock_disk_free_bytes", _GAUGE, "Bytes free for the broker where its data directory is.")
+DISK_SIZE_BYTES = Metric("penstock_disk_size_bytes", _GAUGE, "Bytes of the file system there.")
+DISK_WORK = Metric("penstock_disk_work", _GAUGE, "Pieces of work that disk threads have not given back.")
+NATS_CONNECTED = Metric("penstock_nats_connected", _GAUGE, "1 where every subscription is confirmed.")
+NATS_DISCONNECTS = Metric("penstock_nats_disconnects_total", _COUNTER, "Connections to NATS that were lost.")
+NATS_ANSWERS_DROPPED = Metric(
+    "penstock_nats_answers_dropped_total", _COUNTER, "Acks and refusals that nats-server did not take in time."
+)
+NATS_PAUSED = Metric("penstock_nats_reading_paused", _GAUGE, "1 where nothing is read: too much is in flight.")
+NATS_WRITE_BYTES = Metric("penstock_nats_write_buffer_bytes", _GAUGE, "Bytes that nats-server has not taken yet.")
+CONNECTIONS = Metric("penstock_connections", _GAUGE, "Connections over the socket API.", ("of",))
+CONNECTIONS_MAX = Metric("penstock_connections_max", _GAUGE, "How many of clients there may be.")
+BUFFER_BYTES = Metric("penstock_buffer_bytes", _GAUGE, "Memory of half-received requests and of answers.", ("of",))
+BUFFER_BYTES_MAX = Metric("penstock_buffer_bytes_max", _GAUGE, "How much of it there may be.", ("of",))
+ANSWER_FILES = Metric("penstock_answer_files", _GAUGE, "Files that answers which are not taken yet hold open.")
+DAMAGED_FRAMES = Metric(
+    "penstock_damaged_frames_total", _COUNTER, "Frames that came damaged; each has cost its connection."
+)
+REQUESTS_OPEN = Metric("penstock_requests_open", _GAUGE, "Requests that are not answered yet.")
+REQUEST_SECONDS = Metric(
+    "penstock_request_seconds", _HISTOGRAM,
+    "From the arrival of a request over the socket API until its answer was written or queued; a fetch at the end of "
+    "a log waits for messages meanwhile.", ("api",), _US,
+)  # fmt: skip
+REQUEST_ERRORS = Metric(
+    "penstock_request_errors_total", _COUNTER, "Requests that were answered with an error.", ("api", "code")
+)
+
+FAILED_LOGINS = Metric("penstock_failed_logins_total", _COUNTER, "Connections that did not prove who they are.")
+THROTTLED = Metric("penstock_throttled_requests_total", _COUNTER, "Requests refused because of a user's quota.")
+SPANS_EXPORTED = Metric("penstock_spans_exported_total", _COUNTER, "Spans of traced messages that were delivered.")
+SPANS_DROPPED = Metric(
+    "penstock_spans_dropped_total", _COUNTER, "Spans that were not: the queue was full, or nobody took them."
+)
+TRACES_DROPPED = Metric(
+    "penstock_traces_dropped_total", _COUNTER, "Traced messages that got no spans, for too many were on their way."
+)
+
+METRICS = (
+    BUILD_INFO, READY, CPU_SECONDS, RESIDENT_BYTES, OPEN_FILES, OPEN_FILES_MAX, START_SECONDS, LOOP_LAG_SECONDS,
+    DISK_ANSWERS, DISK_FREE_BYTES, DISK_SIZE_BYTES, DISK_WORK, NATS_CONNECTED, NATS_DISCONNECTS, NATS_ANSWERS_DROPPED,
+    NATS_PAUSED, NATS_WRITE_BYTES, CONNECTIONS, CONNECTIONS_MAX, BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
+    DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, FAILED_LOGINS, THROTTLED,
+    SPANS_EXPORTED, SPANS_DROPPED, TRACES_DROPPED,
+)  # fmt: skip
+"""All of them, in the order of the page."""

@@ -1,0 +1,84 @@
+"""A broker as it is seen from outside: its HTTP port, what stands behind it, and the traces that it exports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+
+from penstock import __version__
+from penstock.base import limits
+from penstock.base.addresses import Address
+from penstock.broker.config import BrokerConfig
+from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.http_server import HttpServer
+from penstock.broker.measures import BrokerMeasures, Looks, LoopLag
+from penstock.broker.otlp import Exporter
+from penstock.broker.pages import Pages, why_not_ready
+from penstock.broker.tracing import Tracing
+
+_log = logging.getLogger("penstock.http")
+
+
+def exporter_of(config: BrokerConfig) -> Exporter | None:
+    """Whoever takes spans; None: nothing is traced. ConfigError: that cannot be had."""
+    if config.otlp_endpoint is None:
+        return None
+    return Exporter(config.otlp_endpoint, version=__version__, broker_id=config.broker_id)
+
+
+class Observed:
+    """`start` once the event loop turns; `stop` at the end. `http`: its sockets, and where they listen; None: off."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        config: BrokerConfig,
+        http: tuple[list[socket.socket], Address] | None,
+        exporter: Exporter | None,
+    ) -> None:
+        self._config = config
+        self._driver = driver
+        self._exporter = exporter
+        self._lag = LoopLag(asyncio.get_running_loop())
+        self._server: HttpServer | None = None
+        self._address: Address | None = None
+        if http is not None:
+            listeners, self._address = http
+            measures = BrokerMeasures(
+                driver,
+                self._lag,
+                version=__version__,
+                broker_id=config.broker_id,
+                started_us=wall_clock().wall_us,
+                why=lambda: why_not_ready(driver),
+                exporter=exporter,
+            )
+            pages = Pages(driver, Looks(driver, config.data_dir), measures, token=config.http_token)
+            self._server = HttpServer(listeners, pages.answer)
+
+    async def start(self) -> None:
+        """Be there for whoever asks, and say where."""
+        if self._exporter is not None:
+            self._exporter.start()
+            self._driver.trace(Tracing(self._exporter.put, wall_clock, random.SystemRandom().getrandbits))
+        if self._server is None:
+            return
+        self._lag.start()
+        await self._server.start()
+        wanted, address = self._config.http, self._address
+        if wanted is not None and address is not None and wanted.port not in (0, address.port):
+            _log.info("metrics are at http://%s/metrics: port %d is taken (--http sets another)", address, wanted.port)
+        else:
+            _log.info("metrics are at http://%s/metrics", address)
+
+    async def stop(self) -> None:
+        """Be there no more. Twice is fine."""
+        self._lag.stop()
+        if self._server is not None:
+            self._server.stop()
+        if self._exporter is not None:
+            if self._driver.tracing is not None:
+                self._driver.tracing.stop()
+            await asyncio.to_thread(self._exporter.stop, limits.OTLP_STOP_S)

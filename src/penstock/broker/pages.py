@@ -1,0 +1,118 @@
+"""What the HTTP port of a broker says.
+
+Rules: no page has a secret, or anything that somebody wrote into a message. A page of metrics is made in turns, so that
+messages flow meanwhile, and once for all who ask for it in that time. Life and readiness are told without a token.
+
+| path       | 200                                                      | 503                                         |
+|------------|----------------------------------------------------------|---------------------------------------------|
+| `/metrics` | always                                                   |                                             |
+| `/healthz` | the event loop turns, and the disk answers               | the disk does not; the body says so         |
+| `/readyz`  | it has its part in the cluster, and is connected to NATS | it has not; the body says what it waits for |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+
+from penstock.base import limits
+from penstock.base.meters import Families
+from penstock.broker.driver import Driver
+from penstock.broker.exposition import CONTENT_TYPE, text_of
+from penstock.broker.http_connection import Answer, Asked
+from penstock.broker.measures import BrokerMeasures, Looks
+
+_METHODS = ("GET", "HEAD")
+_BEARER = "bearer "
+
+
+def why_not_ready(driver: Driver) -> str:
+    """What the broker waits for; empty: nothing."""
+    if driver.is_stopping:
+        return "the broker is stopping"
+    if waits_for := driver.waits_for:
+        return waits_for
+    if not driver.link.is_up:
+        return f"not connected to NATS: {driver.link.last_failure or 'no connection yet'}"
+    return ""
+
+
+class Pages:
+    """`token`: who asks for more than life and readiness must have it; None: nobody needs one."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        looks: Looks,
+        measures: BrokerMeasures,
+        *,
+        token: str | None,
+    ) -> None:
+        self._driver = driver
+        self._looks = looks
+        self._measures = measures
+        self._token = token
+        self._making: asyncio.Task[bytes] | None = None
+        self._pages: dict[str, Callable[[], Awaitable[Answer]]] = {
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+            "/metrics": self._metrics,
+        }
+        self._open_to_all = ("/healthz", "/readyz")
+
+    async def answer(self, asked: Asked) -> Answer:
+        """The page that is asked for."""
+        path = asked.target.partition("?")[0]
+        page = self._pages.get(path)
+        if page is None:
+            return Answer(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
+        if asked.method not in _METHODS:
+            return Answer(405, b"only GET and HEAD\n", headers=(("allow", ", ".join(_METHODS)),))
+        if path not in self._open_to_all and not self._may_see(asked.authorization):
+            return Answer(401, b"a bearer token is needed (http_token)\n", headers=(("www-authenticate", "Bearer"),))
+        return await page()
+
+    def _may_see(self, authorization: str) -> bool:
+        """Whether whoever sends this may see everything that is shown here."""
+        if self._token is None:
+            return True
+        is_bearer = authorization[: len(_BEARER)].lower() == _BEARER
+        given = authorization[len(_BEARER) :].strip()
+        return is_bearer and hmac.compare_digest(given.encode("latin-1"), self._token.encode())
+
+    async def _health(self) -> Answer:
+        if await self._looks.look() is None:
+            return Answer(503, f"the disk has not answered within {limits.DISK_LOOK_MS} ms\n".encode())
+        if stalled := self._driver.stalled_syncs:
+            return Answer(503, f"syncs of {stalled} logs have not come back\n".encode())
+        return Answer(200, b"ok\n")
+
+    async def _readiness(self) -> Answer:
+        if why := why_not_ready(self._driver):
+            return Answer(503, f"{why}\n".encode())
+        return Answer(200, b"ready\n")
+
+    async def _metrics(self) -> Answer:
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._make(), name="metrics")
+        return Answer(200, await asyncio.shield(self._making), CONTENT_TYPE)
+
+    async def _make(self) -> bytes:
+        look = await self._looks.look()
+        lines: list[str] = []
+        for families in (self._measures.families(look), self._driver.families()):
+            await self._take(families, lines)
+        return "".join(lines).encode()
+
+    async def _take(self, families: Families, lines: list[str]) -> None:
+        """Render them, and let the event loop turn every now and then."""
+        loop = asyncio.get_running_loop()
+        pause_s = limits.METRIC_TURN_US / 1e6
+        due_s = loop.time() + pause_s
+        for family in families:
+            if family is not None:
+                lines.append(text_of(family))
+            if loop.time() >= due_s:
+                await asyncio.sleep(0)
+                due_s = loop.time() + pause_s

@@ -1,0 +1,126 @@
+"""What users may use of this broker: bytes a second that they append and fetch, and connections.
+
+Rules: each user has a bucket for each kind, which fills with its rate and holds what a second gives. What is taken is
+taken out of it, below nothing if need be: so one request may be as large as any, and those that come until the bucket
+has filled again are refused with `throttled`, which says how long that takes. The answer to the one before has said so
+already (`throttle_ms`): who waits so long is not refused. Nothing of one that is refused was done, and nothing is held
+for it. Brokers and administrators' rates count like anybody's; who has no quota costs a look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+import msgspec
+
+from penstock.access import Quotas as Limits
+from penstock.access.handshake import Principal
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import (
+    AppendAtRequest,
+    AppendOnceRequest,
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    GetRequest,
+    GetResponse,
+    Request,
+    Response,
+    StageRequest,
+)
+
+R = TypeVar("R", bound=Response)
+
+
+class Kind(Enum):
+    """What is counted."""
+
+    APPEND = "append"
+    FETCH = "fetch"
+
+
+_KINDS: dict[type[Request], Kind] = {
+    AppendRequest: Kind.APPEND,
+    AppendOnceRequest: Kind.APPEND,
+    AppendAtRequest: Kind.APPEND,
+    StageRequest: Kind.APPEND,
+    FetchRequest: Kind.FETCH,
+    GetRequest: Kind.FETCH,
+}
+
+
+class _Bucket:
+    __slots__ = ("level", "rate", "seen_us")
+
+    def __init__(self, rate: int, now_us: int) -> None:
+        self.rate = rate
+        self.level = float(rate)  # bytes; below 0: as many too many
+        self.seen_us = now_us
+
+    def fill(self, rate: int, now_us: int) -> None:
+        """Time has passed; the rate may be another one."""
+        self.rate = rate
+        self.level = min(float(rate), self.level + rate * (now_us - self.seen_us) / 1e6)
+        self.seen_us = now_us
+
+    @property
+    def wait_ms(self) -> int:
+        """How long until it is empty, and not emptier."""
+        return 0 if self.level >= 0 else min(limits.THROTTLE_MS_MAX, int(-self.level * 1_000 / self.rate) + 1)
+
+
+class Usage:
+    """What each user has used lately. `limits_of` gives what a user may; None: all."""
+
+    def __init__(self, limits_of: Callable[[str], Limits | None], elapsed_us: Callable[[], int]) -> None:
+        self.throttled = 0  # requests that were refused
+        self._limits_of = limits_of
+        self._elapsed_us = elapsed_us
+        self._buckets: dict[tuple[str, Kind], _Bucket] = {}
+
+    def _bucket(self, who: Principal, kind: Kind) -> _Bucket | None:
+        if (allowed := self._limits_of(who.name)) is None:
+            return None
+        rate = allowed.append_bytes_per_s if kind is Kind.APPEND else allowed.fetch_bytes_per_s
+        key = (who.name, kind)
+        if rate is None:
+            self._buckets.pop(key, None)
+            return None
+        now_us = self._elapsed_us()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(rate, now_us)
+        bucket.fill(rate, now_us)
+        return bucket
+
+    def asked(self, who: Principal, request: Request, raw_bytes: int) -> RemoteError | None:
+        """A user asks, with so many bytes; why nothing is taken of it now, None if it is."""
+        kind = _KINDS.get(type(request))
+        bucket = None if kind is None else self._bucket(who, kind)
+        if kind is None or bucket is None:
+            return None
+        if wait_ms := bucket.wait_ms:
+            self.throttled += 1
+            text = f"user {who.name!r} is over its {kind.value} rate of {bucket.rate} bytes/s; wait for {wait_ms} ms"
+            return RemoteError(ErrorCode.THROTTLED, text, throttle_ms=wait_ms, rate=bucket.rate)
+        if kind is Kind.APPEND:
+            bucket.level -= raw_bytes
+        return None
+
+    def answered(self, who: Principal, response: R, raw_bytes: int) -> R:
+        """The answer, of so many bytes, which says how long the user is to wait where it is over a rate."""
+        if isinstance(response, AppendResponse):
+            bucket = self._bucket(who, Kind.APPEND)
+        elif isinstance(response, FetchResponse | GetResponse):
+            bucket = self._bucket(who, Kind.FETCH)
+            if bucket is not None:
+                bucket.level -= raw_bytes
+        else:
+            return response
+        if bucket is None or not (wait_ms := bucket.wait_ms):
+            return response
+        return msgspec.structs.replace(response, throttle_ms=wait_ms)

@@ -1,0 +1,200 @@
+"""TLS of a running broker: what its files held last, who is let in with which certificate, and when one ends.
+
+Rules: the files are looked at every TLS_LOOK_MS, and read anew when one has changed, or when somebody asks (SIGHUP); in
+a disk thread. New connections get what was read; those that are there keep theirs. A pair that cannot be used is told
+and changes nothing. From 14 days before a certificate ends the log says so once a day.
+
+| who is there         | what is asked  | needs                                                                |
+|----------------------|----------------|----------------------------------------------------------------------|
+| another broker       | peer hello     | a certificate of `tls_ca`, with one of `tls_peer_names`              |
+| one that will say so | hello, log in  | a certificate of `tls_ca` or `tls_client_ca`                         |
+| a client             | anything       | one of `tls_client_ca`, if `tls_client_auth` is `required`           |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.broker.tls_settings import REQUIRED, BrokerTls, Loaded
+from penstock.broker.transport import PeerCertificate
+from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloRequest, Request
+
+_log = logging.getLogger("penstock.tls")
+
+InThread = Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
+"""Has a disk thread run the first, then calls the second on the loop."""
+
+_Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+class ServerTls:
+    """See the module. A `Policy` of transports. OperationalError: the files cannot be used; blocking."""
+
+    def __init__(self, settings: BrokerTls) -> None:
+        self._settings = settings
+        self._signature = _signature(settings.files)
+        self._loaded = settings.load()
+        self._peer_names = frozenset(name.lower() for name in settings.peer_names)
+        self._next_look_us = 0
+        self._is_looking = self._is_asked = False
+        self._told_us: dict[Path, int] = {}  # when the end of that file was told of last
+
+    @property
+    def expires_us(self) -> int:
+        """When this broker's certificate ends."""
+        return self._loaded.expires_us
+
+    # Connections
+
+    def context(self) -> ssl.SSLContext:
+        """For one more connection that comes."""
+        return self._loaded.server
+
+    def dialling(self, host: str) -> dict[str, Any]:
+        """What asyncio's `create_connection` takes besides, to reach another broker at `host`. OperationalError."""
+        context = self._loaded.dialling
+        if context is None:
+            raise OperationalError("no broker is trusted without tls_ca, the authority of their certificates; set it")
+        return {"ssl": context, "server_hostname": host}
+
+    def certificate_of(self, sock: ssl.SSLSocket) -> PeerCertificate | None:
+        """Whose certificate came in the handshake; None: there was none."""
+        said: dict[str, Any] | None = sock.getpeercert()
+        if not said:
+            return None
+        subject = [pair for parts in said.get("subject", ()) for pair in parts]
+        common = next((value for name, value in subject if name == "commonName"), None)
+        chain = frozenset(_verified_chain(sock))
+        return PeerCertificate(
+            common or ",".join(f"{name}={value}" for name, value in subject),
+            tuple(value for kind, value in said.get("subjectAltName", ()) if kind in ("DNS", "IP Address")),
+            is_client=bool(chain & self._loaded.client_anchors),
+            is_broker=bool(chain & self._loaded.broker_anchors),
+        )
+
+    def refusal(self, certificate: PeerCertificate | None, request: Request, *, is_peer: bool) -> RemoteError | None:
+        """Why that is not taken from whoever has this certificate, or None."""
+        if isinstance(request, PeerHelloRequest):
+            text = self._no_broker(certificate)
+        elif is_peer or self._settings.wanted_of_clients != REQUIRED or self._is_client(certificate, request):
+            return None
+        else:
+            text = "this broker asks clients for a certificate: "
+            text += (
+                "give one (tls cert= and key=, --tls-cert and --tls-key)"
+                if certificate is None
+                else (f"that of {certificate.subject!r} is not of the authority that it trusts for clients")
+            )
+        return None if text is None else RemoteError(ErrorCode.CERTIFICATE_REFUSED, text)
+
+    @staticmethod
+    def _is_client(certificate: PeerCertificate | None, request: Request) -> bool:
+        if certificate is None:
+            return False
+        # A broker says hello first, proves that it knows the cluster's secret, and then says who it is.
+        return certificate.is_client or (
+            certificate.is_broker and isinstance(request, HelloRequest | AuthenticateRequest)
+        )
+
+    def _no_broker(self, certificate: PeerCertificate | None) -> str | None:
+        if self._settings.ca_file is None:
+            return "this broker lets no other one in: it has no tls_ca, the authority of their certificates"
+        if certificate is None:
+            return "a broker needs a certificate here, and there is none; set tls_cert and tls_key"
+        if not certificate.is_broker:
+            return f"the certificate of {certificate.subject!r} is not of the authority of brokers (tls_ca)"
+        if self._peer_names and not self._peer_names & {name.lower() for name in certificate.names}:
+            names = ", ".join(certificate.names) or "none"
+            return f"the certificate of {certificate.subject!r} has none of the names in tls_peer_names, but {names}"
+        return None
+
+    # Files that change
+
+    def sweep(self, wall_us: int, elapsed_us: int, in_thread: InThread) -> None:
+        """About once a second: look at the files if it is time."""
+        if not self._is_looking and (self._is_asked or elapsed_us >= self._next_look_us):
+            self._next_look_us = elapsed_us + limits.TLS_LOOK_MS * 1_000
+            self._look(in_thread)
+            self._tell_ends(wall_us)
+
+    def reload(self, in_thread: InThread) -> None:
+        """Read the files now, changed or not."""
+        self._is_asked = True
+        if not self._is_looking:
+            self._look(in_thread)
+
+    def _look(self, in_thread: InThread) -> None:
+        is_asked, self._is_asked = self._is_asked, False
+        self._is_looking = True
+        before = self._signature
+        found: list[tuple[_Signature, Loaded | OperationalError]] = []
+
+        def look() -> None:
+            signature = _signature(self._settings.files)
+            if signature == before and not is_asked:
+                return
+            try:
+                found.append((signature, self._settings.load()))
+            except OperationalError as error:
+                found.append((signature, error))
+
+        def done(error: Exception | None) -> None:
+            self._is_looking = False
+            if error is not None:
+                raise error
+            for signature, loaded in found:
+                self._signature = signature
+                self._take(loaded)
+
+        in_thread(look, done)
+
+    def _take(self, loaded: Loaded | OperationalError) -> None:
+        if isinstance(loaded, OperationalError):
+            _log.error("%s; what was read before stays in use", loaded)
+            return
+        self._loaded = loaded
+        self._told_us.clear()
+        _log.info("new certificates are in use; this broker's own ends on %s", _day(loaded.expires_us))
+
+    def _tell_ends(self, wall_us: int) -> None:
+        for file, end_us in self._loaded.ends:
+            told_us = self._told_us.get(file)
+            if end_us - wall_us > limits.TLS_EXPIRY_TOLD_MS * 1_000:
+                continue
+            if told_us is not None and wall_us - told_us < limits.TLS_EXPIRY_TOLD_AGAIN_MS * 1_000:
+                continue
+            self._told_us[file] = wall_us
+            verb = "ended" if end_us <= wall_us else "ends"
+            _log.warning("a certificate in %s %s on %s: put a new one in its place", file, verb, _day(end_us))
+
+
+def _day(moment_us: int) -> str:
+    return datetime.fromtimestamp(moment_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _signature(files: tuple[Path, ...]) -> _Signature:
+    """What changes when a file is written or replaced."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in files:
+        try:
+            state = os.stat(file)
+            found.append((state.st_mtime_ns, state.st_size, state.st_ino))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def _verified_chain(sock: ssl.SSLSocket) -> list[bytes]:
+    """The certificates from that of the other side up to the one that is trusted, as DER."""
+    if (public := getattr(sock, "get_verified_chain", None)) is not None:  # from Python 3.13 on
+        return list(public())
+    private = sock._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001 (the only way before)
+    return [ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in private or ()]

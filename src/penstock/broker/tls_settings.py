@@ -1,0 +1,170 @@
+"""The certificates of a broker: its own, and whom it checks others against; what they come to when they are loaded.
+
+Rules: TLS 1.2 at least, no renegotiation, no tickets, no compression. A certificate is asked for where clients or
+brokers may have one, and checked where there is one; who needs one is looked at when it is known what is asked for, so
+that whoever has none hears why. Which file a certificate verifies against says whether it is that of a client or of a
+broker: OpenSSL knows one set of authorities only.
+
+| setting           | without it                                                                                |
+|-------------------|-------------------------------------------------------------------------------------------|
+| `tls_cert`        | no TLS at all                                                                             |
+| `tls_ca`          | no other broker is let in, and none is dialled                                            |
+| `tls_client_ca`   | clients are asked for no certificate                                                      |
+| `tls_client_auth` | `required` where there is a `tls_client_ca`, else `off`                                   |
+| `tls_peer_names`  | any certificate that verifies against `tls_ca` is that of a broker                        |
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.broker.certificates import certificates_in, end_us
+
+OFF, OPTIONAL, REQUIRED = CLIENT_AUTH = ("off", "optional", "required")
+# The rest of TLS 1.2 has no forward secrecy, or ciphers that padding tells of. (Those of 1.3 are all fit.)
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+# Of OpenSSL 3, which Python names from 3.12 on: the kernel encrypts, where it can.
+_ENABLE_KTLS = getattr(ssl, "OP_ENABLE_KTLS", 1 << 3 if ssl.OPENSSL_VERSION_INFO >= (3,) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the files hold."""
+
+    server: ssl.SSLContext
+    dialling: ssl.SSLContext | None  # to other brokers
+    client_anchors: frozenset[bytes]  # the certificates of `tls_client_ca`
+    broker_anchors: frozenset[bytes]  # those of `tls_ca`
+    expires_us: int  # the first end of a certificate of our own
+    ends: tuple[tuple[Path, int], ...]  # that of each file
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTls:
+    """The settings `tls_…`; false without a certificate."""
+
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    ca_file: Path | None = None
+    peer_names: tuple[str, ...] = ()
+    ignore_hosts: bool = False
+    client_ca_file: Path | None = None
+    client_auth: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.cert_file is not None
+
+    @property
+    def wanted_of_clients(self) -> str:
+        """`off`, `optional` or `required`."""
+        return self.client_auth or (OFF if self.client_ca_file is None else REQUIRED)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that is read."""
+        named = (self.cert_file, self.key_file, self.ca_file, self.client_ca_file)
+        return tuple(dict.fromkeys(file for file in named if file is not None))
+
+    def mistakes(self) -> list[str]:
+        """Everything that cannot work, files included; each names its setting."""
+        if self.cert_file is None:
+            if self.files or self.client_auth not in (None, OFF) or self.peer_names:
+                return ["there is no TLS without a certificate; set tls_cert and tls_key"]
+            return []
+        if self.wanted_of_clients != OFF and self.client_ca_file is None:
+            return [f"tls_client_auth = {self.client_auth} needs tls_client_ca, which clients are checked against"]
+        if self.peer_names and self.ca_file is None:
+            return ["tls_peer_names needs tls_ca, which brokers are checked against"]
+        if self.peer_names and self.ignore_hosts:
+            return [
+                "with tls_ignore_hosts whoever is dialled may have any certificate of tls_ca, whatever tls_peer_names "
+                "says; set one of the two"
+            ]
+        try:
+            loaded = self.load()
+        except OperationalError as error:
+            return [str(error)]
+        if loaded.client_anchors & loaded.broker_anchors and not self.peer_names:
+            return [
+                "tls_ca and tls_client_ca have an authority in common, so any client could say that it is a broker; "
+                "use two, or name the brokers with tls_peer_names"
+            ]
+        return []
+
+    def load(self) -> Loaded:
+        """Read all files. OperationalError: which one cannot be used, and why; blocking."""
+        assert self.cert_file is not None
+        client_ca_file = None if self.wanted_of_clients == OFF else self.client_ca_file
+        own = _read(self.cert_file, certificates_in)
+        anchors = {file: _read(file, _authorities_in) for file in (self.ca_file, client_ca_file) if file is not None}
+        ends = {self.cert_file: own, **anchors}
+        server = self._context(ssl.PROTOCOL_TLS_SERVER)
+        server.options |= _ENABLE_KTLS | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_IGNORE_UNEXPECTED_EOF
+        server.num_tickets = 0
+        for file in anchors:
+            server.load_verify_locations(file)
+            server.verify_mode = ssl.CERT_OPTIONAL
+        dialling = None
+        if self.ca_file is not None:
+            dialling = self._context(ssl.PROTOCOL_TLS_CLIENT)
+            dialling.check_hostname = not self.ignore_hosts
+            dialling.load_verify_locations(self.ca_file)
+        return Loaded(
+            server,
+            dialling,
+            frozenset(() if client_ca_file is None else anchors[client_ca_file]),
+            frozenset(() if self.ca_file is None else anchors[self.ca_file]),
+            min(map(end_us, own)),
+            tuple((file, min(map(end_us, certificates))) for file, certificates in ends.items()),
+        )
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        assert self.cert_file is not None
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(_CIPHERS)
+        try:
+            # A key that asks for a passphrase would wait for somebody at the terminal.
+            context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            file = self.cert_file if self.key_file is None else f"{self.cert_file} with {self.key_file}"
+            reason = "the key has a passphrase; store it without one" if self._is_locked() else _reason(error)
+            raise OperationalError(f"cannot use {file} for TLS: {reason}") from None
+        return context
+
+    def _is_locked(self) -> bool:
+        assert self.cert_file is not None
+        try:
+            with (self.key_file or self.cert_file).open("rb") as opened:
+                return b"ENCRYPTED" in opened.read(limits.TLS_FILE_BYTES_MAX)
+        except OSError:
+            return False
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _authorities_in(file: Path) -> tuple[bytes, ...]:
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    return certificates_in(file)
+
+
+def _read(file: Path, reader: Callable[[Path], tuple[bytes, ...]]) -> tuple[bytes, ...]:
+    """The certificates of `file`, of which there is one at least, each with an end."""
+    try:
+        found = reader(file)
+        for certificate in found:
+            end_us(certificate)
+    except (OSError, ValueError) as error:
+        raise OperationalError(f"cannot use {file} for TLS: {_reason(error)}") from None
+    if not found:
+        raise OperationalError(f"cannot use {file} for TLS: there is no certificate (PEM) in it")
+    return found

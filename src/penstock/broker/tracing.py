@@ -1,0 +1,184 @@
+"""What becomes of messages that are traced (W3C Trace Context): a span for each step on the way to their acks.
+
+Rules: on the event loop, so nothing here waits, and what is not traced costs one look through the bytes of its read. A
+message is traced where whoever published it says so with the sampled flag; nothing is sampled here. Spans are handed to
+whoever exports them when the message is acked, or cannot be any more. At most TRACES_OPEN_MAX are on their way.
+
+    publisher's span
+    └─ penstock.append       from the arrival of the read until the batch is written
+       ├─ penstock.replicate until it is committed: the disk and the in-sync replicas have it, as the stream promises
+       └─ penstock.ack       until its ack was handed to the connection; where nobody waits for one there is none
+
+A span that ends with an error is that of a message which was not acked: it was not stored, or another broker leads now,
+and may have it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.ids import LeaderEpoch
+from penstock.hot.group import Group
+from penstock.hot.traces import are_possible, sampled
+from penstock.node.partition import Partition
+
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+class Span(NamedTuple):
+    """One that is over. Times are µs since 1970 UTC."""
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int
+    is_remote: bool  # the parent is the publisher's
+    begin_us: int
+    end_us: int
+    attributes: Mapping[str, str | int]
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Trace:
+    """One message."""
+
+    partition: Partition
+    leader_epoch: LeaderEpoch
+    offset: int
+    batch_rows: int
+    trace_id: int
+    parent_id: int
+    is_awaited: bool  # somebody waits for its ack
+    begin_us: int
+    written_us: int = 0
+    committed_us: int = 0
+    replicas: int = 0
+
+
+class Tracing:
+    """See the module's rules. `export` takes spans, and never waits; `bits` draws so many random ones."""
+
+    def __init__(
+        self, export: Callable[[list[Span]], None], clock: Callable[[], Now], bits: Callable[[int], int]
+    ) -> None:
+        self.dropped = 0  # messages that were not traced, for too many were
+        self._export = export
+        self._clock = clock
+        self._bits = bits
+        self._data = b""  # of the last read; several groups share it
+        self._may_have_some = False
+        self._coming: list[_Trace] = []
+        self._waiting: dict[Partition, deque[_Trace]] = {}  # written, in the order of their offsets
+        self._committed: list[_Trace] = []
+        self._open_count = 0
+
+    def coming(self, partition: Partition, rows: Group, arrived_us: int) -> None:
+        """See `Tracer`."""
+        if rows.data is not self._data:
+            self._data, self._may_have_some = rows.data, are_possible(rows.data)
+        if not self._may_have_some:
+            return
+        now = self._clock()
+        begin_us = now.wall_us - max(0, now.elapsed_us - arrived_us)
+        log_end, count = partition.log.log_end, len(rows)
+        for row, value in sampled(rows, limits.TRACED_PER_READ_MAX):
+            if (found := _TRACEPARENT.fullmatch(value)) is None:
+                continue
+            if self._open_count >= limits.TRACES_OPEN_MAX:
+                self.dropped += 1
+                continue
+            self._open_count += 1
+            is_awaited = rows.reply(row) is not None or rows.early(row) is not None
+            ids = int(found[1], 16), int(found[2], 16)
+            trace = _Trace(partition, partition.leader_epoch, log_end + row, count, *ids, is_awaited, begin_us)
+            self._coming.append(trace)
+
+    def look(self) -> None:
+        """Before acks are sent: what is written, and what is committed?"""
+        if not self._open_count:
+            return
+        now_us = self._clock().wall_us
+        for trace in self._coming:
+            if trace.partition.log.log_end > trace.offset:
+                trace.written_us = now_us
+                self._waiting.setdefault(trace.partition, deque()).append(trace)
+            else:
+                self._lost(trace, now_us, "the log took it not")
+        self._coming.clear()
+        for partition in list(self._waiting):
+            self._look_at(partition, now_us)
+
+    def _look_at(self, partition: Partition, now_us: int) -> None:
+        traces, leadership = self._waiting[partition], partition.leadership
+        while traces:
+            trace = traces[0]
+            if trace.offset < partition.committed_end:
+                trace.committed_us = now_us
+                trace.replicas = 0 if leadership is None else leadership.standing(trace.offset + 1).replicas
+                self._committed.append(traces.popleft())
+            elif leadership is None or leadership.leader_epoch != trace.leader_epoch or partition.when_idle is not None:
+                self._lost(traces.popleft(), now_us, "this broker leads the partition no more; another one may have it")
+            elif now_us - trace.begin_us > limits.TRACE_OPEN_MS * 1_000:
+                self._lost(traces.popleft(), now_us, "it was not committed in time")
+            else:
+                return
+        del self._waiting[partition]
+
+    def answered(self) -> None:
+        """The acks of what was committed are handed to the connection."""
+        if not self._committed:
+            return
+        now_us = self._clock().wall_us
+        for trace in self._committed:
+            self._end(trace, trace.committed_us, now_us if trace.is_awaited else None)
+        self._committed.clear()
+
+    def stop(self) -> None:
+        """No more of them end."""
+        now_us = self._clock().wall_us
+        for trace in (*self._coming, *(one for traces in self._waiting.values() for one in traces)):
+            self._lost(trace, now_us, "the broker was stopped")
+        self._coming.clear()
+        self._waiting.clear()
+
+    def _lost(self, trace: _Trace, now_us: int, why: str) -> None:
+        self._end(trace, now_us, None, why)
+
+    def _end(self, trace: _Trace, committed_us: int, acked_us: int | None, error: str = "") -> None:
+        self._open_count -= 1
+        span_id = self._new_id()
+        written_us = trace.written_us or committed_us
+
+        def child(name: str, begin_us: int, end_us: int, attributes: Mapping[str, str | int], error: str = "") -> Span:
+            return Span(name, trace.trace_id, self._new_id(), span_id, False, begin_us, end_us, attributes, error)
+
+        is_written = bool(trace.written_us)
+        of_append = (trace.trace_id, span_id, trace.parent_id, True, trace.begin_us, written_us)
+        spans = [Span("penstock.append", *of_append, _attributes(trace), "" if is_written else error)]
+        if is_written:
+            in_sync = {"penstock.replicas": trace.replicas} if trace.replicas else {}
+            spans.append(child("penstock.replicate", written_us, committed_us, in_sync, error))
+        if acked_us is not None:
+            spans.append(child("penstock.ack", committed_us, acked_us, {}))
+        self._export(spans)
+
+    def _new_id(self) -> int:
+        return self._bits(64) or 1  # 0 stands for none
+
+
+def _attributes(trace: _Trace) -> dict[str, str | int]:
+    return {
+        "messaging.system": "penstock",
+        "messaging.destination.name": trace.partition.stream.name,
+        "messaging.destination.partition.id": str(trace.partition.key.partition),
+        "messaging.batch.message_count": trace.batch_rows,
+        "penstock.offset": trace.offset,
+        "penstock.leader_epoch": int(trace.leader_epoch),
+    }

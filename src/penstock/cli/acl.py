@@ -1,0 +1,217 @@
+"""`penstock acl …`: what users may do: add, list, delete and test rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.failure import FAILED, clearly
+from penstock.cli.help import Command, Group
+from penstock.cli.options import (
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    Timeout,
+    complete_stream,
+    connected,
+    examples,
+)
+
+if TYPE_CHECKING:
+    from penstock.access import Rule
+
+_OPERATIONS = ("read", "append", "create", "alter", "delete", "commit_offsets", "admin")
+
+app = typer.Typer(
+    cls=Group,
+    help="Add, list, delete and test rules: what users may do. What no rule allows is denied.",
+    epilog=examples(
+        "penstock acl add billing read,commit_offsets --stream orders",
+        "penstock acl test billing read --stream orders",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+_User = Annotated[str, typer.Argument(metavar="USER", help="The user's name; '*' is everybody.")]
+_Operations = Annotated[
+    str, typer.Argument(metavar="OPERATION[,…]", help=f"{', '.join(_OPERATIONS)}; several with commas between.")
+]
+_Stream = Annotated[
+    str | None,
+    typer.Option(
+        "--stream",
+        metavar="PATTERN",
+        help="Streams by name: a name, a beginning such as 'orders-*', or '*' for all.",
+        autocompletion=complete_stream,
+    ),
+]
+_Subject = Annotated[
+    str | None,
+    typer.Option("--subject", metavar="PATTERN", help="What is on these subjects, such as 'orders.eu.>'."),
+]
+_GroupOption = Annotated[
+    str | None,
+    typer.Option("--group", metavar="PATTERN", help="Of commit_offsets: only for these groups, such as 'billing-*'."),
+]
+
+
+def _rules(operations: str, stream: str | None, subject: str | None, group: str | None) -> list[Rule]:
+    from penstock.client.users import rule
+
+    names = [name.strip().replace("-", "_") for name in operations.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in _OPERATIONS]:
+        raise typer.BadParameter(f"{', '.join(unknown)}: no such operation; there are {', '.join(_OPERATIONS)}")
+    if not names:
+        raise typer.BadParameter(f"which operation? There are {', '.join(_OPERATIONS)}")
+    return [
+        rule(name, stream=stream, subject=subject, group=group if name == "commit_offsets" else None)  # type: ignore[arg-type]
+        for name in names
+    ]
+
+
+@clearly
+def add(
+    ctx: typer.Context,
+    user: _User,
+    operations: _Operations,
+    stream: _Stream = None,
+    subject: _Subject = None,
+    group: _GroupOption = None,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Allow a user something, on streams by their names or by what is on some subjects.
+
+    When it returns, all brokers go by it. A rule about subjects allows a stream all of whose subjects match; of another
+    stream it allows to append rows that are on them, and to read with a filter of such subjects.
+
+    An append over NATS is governed by the permissions of NATS.
+    """
+    rules = _rules(operations, stream, subject, group)
+    with connected(ctx, server, timeout) as (client, seconds):
+        client.users.change_rules(user, add=rules, timeout=seconds)
+    for rule in rules:
+        typer.echo(f"{_who(user)} may {rule}", err=True)
+
+
+@clearly
+def delete(
+    ctx: typer.Context,
+    user: _User,
+    operations: _Operations,
+    stream: _Stream = None,
+    subject: _Subject = None,
+    group: _GroupOption = None,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Take rules away, as they were added. When it returns, no broker goes by them any more."""
+    rules = _rules(operations, stream, subject, group)
+    with connected(ctx, server, timeout) as (client, seconds):
+        there = client.users.get(user, timeout=seconds)
+        missing = [rule for rule in rules if there is None or rule not in there.rules]
+        if missing:
+            raise ValueError(f"{_who(user)} has no rule: {', '.join(map(str, missing))} (`penstock acl list {user}`)")
+        client.users.change_rules(user, drop=rules, timeout=seconds)
+    for rule in rules:
+        typer.echo(f"no rule allows {_who(user)} any more: {rule}", err=True)
+
+
+def _who(user: str) -> str:
+    return "everybody" if user == "*" else f"user {user}"
+
+
+@clearly
+def list_rules(
+    ctx: typer.Context,
+    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Only of this user.  Default: of all.")] = None,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """List rules. Who is no administrator sees his own, and everybody's (*)."""
+    with connected(ctx, server, timeout) as (client, seconds):
+        found = client.users.all(timeout=seconds)
+    if not found.is_guarded:
+        typer.echo("nobody has to log in: everybody may do everything (`penstock user add admin --admin`)", err=True)
+        return
+    rows = [(one.name, rule) for one in found.users if user in (None, one.name) for rule in one.rules]
+    if as_json:
+        for name, rule in rows:
+            fields = ("operation", "stream", "subject", "group")
+            shown = {field: getattr(rule, field) for field in fields if getattr(rule, field)}
+            output.print_json({"user": name, **shown})
+        return
+    table = output.table("user", "may", "streams", "subjects", "groups")
+    for name, rule in rows:
+        group = rule.group if rule.operation == "commit_offsets" else ""
+        table.add_row(*map(output.cell, (name, rule.operation, rule.stream, rule.subject, group)))
+    output.console().print(table)
+
+
+@clearly
+def try_out(
+    ctx: typer.Context,
+    user: _User,
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help=f"{', '.join(_OPERATIONS)}.")],
+    stream: Annotated[
+        str, typer.Option("--stream", metavar="NAME", help="On this stream.", autocompletion=complete_stream)
+    ] = "",
+    subject: Annotated[
+        str,
+        typer.Option(
+            "--subject", metavar="SUBJECT", help="For a stream that is not there: on what; else for rows on it."
+        ),
+    ] = "",
+    group: Annotated[str, typer.Option("--group", metavar="NAME", help="For this group.")] = "",
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Say whether a user may do something, and which rule says so; nothing is done. Exit code 1: it may not."""
+    operation = operation.replace("-", "_")
+    if operation not in _OPERATIONS:
+        raise typer.BadParameter(f"{operation}: no such operation; there are {', '.join(_OPERATIONS)}")
+    with connected(ctx, server, timeout) as (client, seconds):
+        answer = client.users.may(user, operation, stream=stream, subject=subject, group=group, timeout=seconds)  # type: ignore[arg-type]
+    if as_json:
+        output.print_json({"allowed": answer.is_allowed, "reason": answer.reason, "subjects": answer.subjects})
+    else:
+        typer.echo(f"{'allowed' if answer.is_allowed else 'denied'}: {answer.reason}")
+    if not answer.is_allowed:
+        raise typer.Exit(FAILED)
+
+
+for _name, _command, _lines in (
+    (
+        "add",
+        add,
+        (
+            "penstock acl add billing read,commit_offsets --stream orders --group 'billing-*'",
+            "penstock acl add loader append --subject 'orders.eu.>'",
+            "penstock acl add platform create,alter,delete --stream '*'",
+            "# everybody who has logged in",
+            "penstock acl add '*' read --stream prices",
+        ),
+    ),
+    ("list", list_rules, ("penstock acl list", "penstock acl list billing --json")),
+    ("delete", delete, ("penstock acl delete billing read --stream orders",)),
+    (
+        "test",
+        try_out,
+        (
+            "penstock acl test billing read --stream orders",
+            "penstock acl test billing commit_offsets --stream orders --group b1",
+        ),
+    ),
+):
+    app.command(_name, cls=Command, epilog=examples(*_lines))(_command)

@@ -1,0 +1,254 @@
+"""`penstock backup`: copies streams, and where groups are, into a folder; again, what has come since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from penstock import __version__
+from penstock.base.errors import OperationalError
+from penstock.base.units import format_bytes
+from penstock.cli import output
+from penstock.cli.failure import clearly, say_note
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, complete_stream, connected, examples
+
+if TYPE_CHECKING:
+    from penstock.cli.backup_files import Manifest, PartitionBackup, StreamBackup
+    from penstock.client.blocking import Client
+    from penstock.messages import StreamInfo
+
+EXAMPLES = examples(
+    "# all streams, and where groups are; the next time only what has come since",
+    "penstock backup /backups/penstock",
+    "penstock backup /backups/orders --stream orders",
+    "# without a broker: is it whole?",
+    "penstock verify /backups/penstock",
+    "# what is in it, with any reader of Arrow",
+    "penstock dump /backups/penstock/streams/7-orders/0/00000000000000000000.arrows",
+)
+
+
+class Copied(NamedTuple):
+    """What one run has added of a stream."""
+
+    stream: str
+    rows: int
+    size_bytes: int
+    offsets: int
+
+
+@clearly
+def backup(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to: a new folder, or an earlier backup.")],
+    streams: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stream",
+            metavar="NAME",
+            help="Only this stream; may be given several times.  Default: all.",
+            autocompletion=complete_stream,
+        ),
+    ] = None,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Copy what is committed in streams into a folder, with their configs and where groups are in them.
+
+    The same folder again gets what has come since. It can be interrupted: what is whole stays, and the next run goes
+    on there. Streams are used meanwhile as ever.
+
+    Files are Arrow streams of the log's own batches, each with its checksum; a manifest has the SHA-256 of each file.
+    `penstock verify DIR` verifies all of it without a broker, `penstock restore DIR` makes streams of it.
+
+    What was compacted, has expired or was purged since an earlier run stays in the files.
+    """
+    from penstock.cli import backup_files
+
+    folder.mkdir(parents=True, exist_ok=True)
+    is_new = not (folder / backup_files.MANIFEST).exists()
+    if is_new and any(folder.iterdir()):
+        raise OperationalError(f"{folder} is not empty, and no backup: give a new folder, or that of a backup")
+    manifest = backup_files.Manifest() if is_new else backup_files.read_manifest(folder)
+    with backup_files.alone(folder), connected(ctx, server, timeout) as (client, seconds):
+        infos = _chosen(client, streams, seconds)
+        _check_cluster(manifest, client.status(timeout=seconds).cluster_id, folder)
+        manifest.penstock = __version__
+        _note_groups(client, manifest, infos, seconds)  # before the rows: so these reach as far
+        entries = [(_entry(manifest, info), info) for info in infos]
+        backup_files.write_manifest(folder, manifest)
+        job = _Job(client, folder, manifest, seconds)
+        total = sum(max(0, place.left) for entry, info in entries for place in job.places(entry, info))
+        copied = []
+        with output.progress("Backing up", total, noun="offsets") as advance:
+            for entry, info in entries:
+                copied.append(job.copy(entry, info, advance))
+                entry.backed_up = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+                backup_files.write_manifest(folder, manifest)
+    _say(folder, copied, as_json=as_json)
+
+
+def _chosen(client: Client, names: list[str] | None, timeout: float) -> list[StreamInfo]:
+    if names:
+        return [client.stream(name, timeout=timeout) for name in dict.fromkeys(names)]
+    found = [info for info in client.streams(timeout=timeout) if not info.config.is_internal]
+    if not found:
+        raise OperationalError("there are no streams yet: nothing is to be backed up")
+    return found
+
+
+def _check_cluster(manifest: Manifest, cluster_id: str, folder: Path) -> None:
+    if manifest.cluster_id and cluster_id and manifest.cluster_id != cluster_id:
+        text = f"{folder} is a backup of cluster {manifest.cluster_id}, and this is {cluster_id}"
+        raise OperationalError(f"{text}: give another folder")
+    manifest.cluster_id = cluster_id
+
+
+def _entry(manifest: Manifest, info: StreamInfo) -> StreamBackup:
+    """What the manifest has of a stream, as it is now."""
+    from penstock.base.config import StreamConfig
+    from penstock.cli.backup_files import PartitionBackup, StreamBackup
+
+    fields = {name: getattr(info.config, name) for name in StreamConfig.__struct_fields__}
+    found = next((one for one in manifest.streams if one.stream_id == info.stream_id), None)
+    if found is None:
+        found = StreamBackup(info.name, int(info.stream_id), StreamConfig(**fields))
+        manifest.streams.append(found)
+        manifest.streams.sort(key=lambda one: one.stream_id)
+    found.config, found.intake = StreamConfig(**fields), info.intake
+    for number in range(len(found.partitions), max(1, len(info.partitions))):
+        found.partitions.append(PartitionBackup(number))
+    return found
+
+
+def _note_groups(client: Client, manifest: Manifest, infos: list[StreamInfo], timeout: float) -> None:
+    from penstock.cli.backup_files import GroupBackup
+
+    by_id = {int(info.stream_id): info for info in infos}
+    kept = [one for one in manifest.groups if one.stream_id not in by_id]
+    for group in client.groups.all(timeout=timeout):
+        info = by_id.get(group.stream_id)
+        if info is None:
+            continue
+        places = client.groups.offsets(group.group, info, timeout=timeout)
+        offsets = {str(one.partition): one.offset for one in places if one.offset is not None}
+        kept.append(GroupBackup(group.group, int(info.stream_id), offsets))
+    manifest.groups = sorted(kept, key=lambda one: (one.stream_id, one.group))
+
+
+class _Place(NamedTuple):
+    """Where a partition is, there and in the backup."""
+
+    partition: PartitionBackup
+    log_start: int
+    committed_end: int
+
+    @property
+    def begin(self) -> int:
+        """What is to come next."""
+        return max(self.partition.end, self.log_start) if self.partition.files else self.log_start
+
+    @property
+    def left(self) -> int:
+        """How many offsets are to come."""
+        return self.committed_end - self.begin
+
+
+class _Job(NamedTuple):
+    """One run."""
+
+    client: Client
+    folder: Path
+    manifest: Manifest
+    timeout_s: float
+
+    def places(self, entry: StreamBackup, info: StreamInfo) -> list[_Place]:
+        """Those of all partitions, as their leaders say."""
+        from penstock.client.values import LATEST
+
+        found = []
+        for partition in entry.partitions:
+            at = self.client.offsets(info, LATEST, partition=partition.partition, timeout=self.timeout_s)
+            found.append(_Place(partition, at.log_start, at.committed_end))
+        return found
+
+    def copy(self, entry: StreamBackup, info: StreamInfo, advance: Callable[[int], None]) -> Copied:
+        """Add what the backup does not have yet."""
+        rows = size_bytes = offsets = 0
+        for place in self.places(entry, info):
+            known = len(place.partition.files)
+            if place.partition.files and place.partition.end < place.log_start:
+                gone = f"offsets {place.partition.end} to {place.log_start - 1} had gone before they were backed up"
+                say_note(f"note: {entry.name}/{place.partition.partition}: {gone}")
+            if place.left < 0:
+                raise OperationalError(_cut(entry, place.committed_end, self.folder))
+            offsets += max(0, place.left)
+            self._copy(entry, info, place)
+            place.partition.log_start = place.log_start
+            place.partition.end = max(place.partition.end, place.committed_end)
+            added = place.partition.files[known:]
+            rows += sum(one.rows for one in added)
+            size_bytes += sum(one.size_bytes for one in added)
+            advance(offsets)
+        return Copied(entry.name, rows, size_bytes, offsets)
+
+    def _copy(self, entry: StreamBackup, info: StreamInfo, place: _Place) -> None:
+        from penstock.cli.backup_files import FILE_BYTES, FileWriter, write_manifest
+        from penstock.client.errors import LogTruncated
+        from penstock.client.raw_batches import raw_batches
+
+        partition, writer = place.partition, None
+        epoch = partition.leader_epoch if partition.files and place.begin == partition.end else None
+        source = raw_batches(
+            self.client,
+            info,
+            partition.partition,
+            place.begin,
+            place.committed_end,
+            leader_epoch=epoch,
+            timeout=self.timeout_s,
+        )
+        try:
+            for header, data, leader_epoch in source:
+                if writer is None:
+                    writer = FileWriter(self.folder, entry, partition.partition, header.base_offset)
+                writer.add(header, data)
+                partition.leader_epoch = leader_epoch
+                if writer.size_bytes >= FILE_BYTES:
+                    done, writer = writer, None
+                    partition.files.append(done.finish())
+                    partition.end = partition.files[-1].end_offset
+                    write_manifest(self.folder, self.manifest)
+            if writer is not None:
+                done, writer = writer, None
+                partition.files.append(done.finish())
+                partition.end = partition.files[-1].end_offset
+        except LogTruncated as error:
+            raise OperationalError(_cut(entry, int(error.details["end_offset"]), self.folder)) from None
+        finally:
+            if writer is not None:
+                writer.drop()
+
+
+def _cut(entry: StreamBackup, end: int, folder: Path) -> str:
+    text = f"stream {entry.name} was cut to offset {end} since (a power loss, say): {folder} has rows that are no more"
+    return f"{text}; back it up into another folder"
+
+
+def _say(folder: Path, copied: list[Copied], *, as_json: bool) -> None:
+    if as_json:
+        for one in copied:
+            output.print_json(one._asdict())
+        return
+    table = output.table("stream", "new rows", "bytes", right=("new rows", "bytes"))
+    for one in copied:
+        table.add_row(output.cell(one.stream), output.cell(output.count_text(one.rows)), format_bytes(one.size_bytes))
+    output.console().print(table)
+    rows = output.counted(sum(one.rows for one in copied), "row")
+    typer.echo(f"{folder} has {rows} more, of {output.counted(len(copied), 'stream')}")

@@ -1,0 +1,40 @@
+"""`penstock bench tls`: what TLS costs readers, and who appends over the socket."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.bench_options import Dir, JsonFile, Rounds
+from penstock.cli.bench_run import Place, running
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, examples
+
+EXAMPLES = examples(
+    "penstock bench tls",
+    "penstock bench tls --messages 50000 --rounds 3",
+)
+
+
+@clearly
+def tls(
+    messages: Annotated[
+        int, typer.Option("--messages", metavar="N", min=4_096, max=10_000_000, help="Of 1,024 bytes, in each log.")
+    ] = 262_144,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What TLS costs who appends to a log over the socket, and who reads one, beside the same without.
+
+    Two brokers, one with TLS, are appended to and read in turn, in every round. Its certificates need the extra `tls`.
+    """
+    from penstock.bench import tls as measured
+
+    plan = measured.Plan(messages, rounds=rounds or measured.ROUNDS)
+    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    with running("tls", place, total=plan.steps, json_file=json_file) as run:
+        run.will_take(plan.seconds)
+        run.found["figures"] = measured.run(plan, run.folder, run.step)

@@ -1,0 +1,54 @@
+"""`penstock certs`: authorities and certificates, for trying TLS out and for small installations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.broker.issuing import issued, written
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, examples
+
+DAYS = 365
+DAYS_MAX = 3_650
+
+EXAMPLES = examples(
+    "# for a broker on this machine",
+    "penstock certs certs",
+    "penstock serve --tls-cert certs/broker.pem --tls-key certs/broker.key",
+    "penstock status --tls-ca certs/ca.pem",
+    "# for the brokers of a cluster",
+    "penstock certs certs --hosts a.example.com,b.example.com,c.example.com",
+)
+
+
+@clearly
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go; made if it is not there.")],
+    hosts: Annotated[
+        str,
+        typer.Option(
+            "--hosts", metavar="HOST[,…]", help="The names and addresses at which clients and brokers reach brokers."
+        ),
+    ] = "localhost,127.0.0.1,::1",
+    client: Annotated[
+        str, typer.Option("--client", metavar="NAME", help="The name in the certificate of the client.")
+    ] = "client",
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", min=1, max=DAYS_MAX, help="How long all of them are good.")
+    ] = DAYS,
+    debug: Debug = False,
+) -> None:
+    """Make certificates for TLS: an authority for brokers and one for clients, and a certificate of each.
+
+    For trying it out, and for small installations. Whoever has the keys of the authorities can make more certificates:
+    keep ca.key and client-ca.key where no broker and no client is. Nothing is overwritten.
+    """
+    named = [host.strip() for host in hosts.split(",") if host.strip()]
+    if not named:
+        raise typer.BadParameter("name one at least", param_hint="'--hosts'")
+    made = issued(named, client, days)
+    written(made, folder)
+    typer.echo(f"{len(made)} files in {folder}, good for {days} days, for {', '.join(named)}")

@@ -1,0 +1,274 @@
+"""`penstock stream copy`: another stream with the same rows, here or in another cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from penstock.base.config import Intake, StreamConfig
+from penstock.base.errors import OperationalError
+from penstock.cli import output, placed_rows, places
+from penstock.cli.failure import clearly, say_note
+from penstock.cli.options import (
+    CONNECTION_PANEL,
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    StreamArgument,
+    Timeout,
+    connected,
+    examples,
+)
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+    from penstock.client.filters import Filter
+    from penstock.client.placing import Placer
+    from penstock.client.values import Start
+    from penstock.messages import StreamInfo
+
+EXAMPLES = examples(
+    "# the same rows under another name; it is paused",
+    "penstock stream copy orders orders-copy",
+    "# some of them",
+    "penstock stream copy orders orders-eu --subject 'orders.eu.*' --from '7d ago'",
+    "# into another cluster; again, for what has come since, and in the end it takes over",
+    "penstock stream copy orders orders --to-server other:7422",
+    "penstock stream copy orders orders --to-server other:7422 --resume",
+)
+
+
+@clearly
+def copy(
+    ctx: typer.Context,
+    source: StreamArgument,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The name of the copy.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Begin here: earliest, an offset, an age or a time (UTC, if it names no zone).",
+        ),
+    ] = "earliest",
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="PLACE", help="End before here.  Default: where the log ends now."),
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like", metavar="STREAM", help="Give it the config of this stream, where the copy is.  Default: SOURCE's."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Have it take messages once all is there. Only one stream should, of a subject."),
+    ] = False,
+    to_server: Annotated[
+        str | None,
+        typer.Option(
+            "--to-server",
+            metavar="HOST:PORT[,…]",
+            help="A broker of the cluster where the copy is to be.  Default: the same.",
+            rich_help_panel=CONNECTION_PANEL,
+        ),
+    ] = None,
+    to_credentials: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-credentials",
+            metavar="FILE",
+            help="As --credentials, for that cluster.  Default: the same.",
+            rich_help_panel=CONNECTION_PANEL,
+        ),
+    ] = None,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Copy a stream: the same rows at the same offsets, with the same times, subjects, keys, values and headers.
+
+    The copy is made if it is not there, with the source's config, and is paused: nobody listens for it, so that
+    nothing comes between. What --subject leaves out is missing in it. Each run ends with a comparison of what it has
+    brought, by checksums of the rows.
+
+    It can be interrupted, and run again: it goes on where the copy ends, nothing comes twice, and what has come since
+    is brought as well. --resume ends that. Groups stay where they are: `penstock group` tells and sets them.
+    """
+    begin, end = _place(start), None if until is None else _place(until)
+    wanted = _filter(subject)
+    with ExitStack() as stack:
+        here, seconds = stack.enter_context(connected(ctx, server, timeout))
+        there = here
+        if to_server is not None:
+            known = {} if to_credentials is None else {"credentials": to_credentials}
+            there, _ = stack.enter_context(connected(ctx, to_server, timeout, **known))
+        info = here.stream(source, timeout=seconds)
+        if to_server is None and source == target:
+            raise typer.BadParameter("the copy needs another name, or another cluster (--to-server)")
+        if (isinstance(begin, int) or isinstance(end, int)) and len(info.partitions) > 1:
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise typer.BadParameter(f"{text}: give a time")
+        job = _Job(here, there, info, wanted, seconds)
+        config = job.config(target, like)
+        made = job.target(config)
+        spans = [job.span(made, number, begin, end) for number in range(max(1, len(info.partitions)))]
+        with output.progress("Copying", sum(one.end - one.begin for one in spans), noun="offsets") as advance:
+            rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
+        if later := placed_rows.later(config):
+            there.alter_stream(made, timeout=seconds, **later)
+        if resume:
+            there.resume_stream(made, timeout=seconds)
+    _say(info, made, rows, resumed=resume, as_json=as_json)
+
+
+def _place(text: str) -> Start:
+    place = places.parse_place(text, takes_last=False)
+    if isinstance(place, places.LastMessages):
+        raise typer.BadParameter("-N is no place that stays where it is: give an offset, an age or a time")
+    return place
+
+
+def _filter(subject: str | None) -> Filter | None:
+    from penstock.client.filters import Filter
+
+    return None if subject is None else Filter(subject=subject)
+
+
+class _Span(NamedTuple):
+    """What is to come of one partition."""
+
+    placer: Placer
+    partition: int
+    first: int  # where the copy begins
+    begin: int
+    end: int
+
+
+def _with_sums(spans: list[_Span]) -> list[tuple[_Span, int]]:
+    """Each with how much comes before it."""
+    done, found = 0, []
+    for one in spans:
+        found.append((one, done))
+        done += one.end - one.begin
+    return found
+
+
+class _Job(NamedTuple):
+    """One run."""
+
+    here: Client
+    there: Client
+    source: StreamInfo
+    wanted: Filter | None
+    timeout_s: float
+
+    def config(self, name: str, like: str | None) -> StreamConfig:
+        """What the copy is to have in the end."""
+        of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
+        fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
+        split = {field: getattr(self.source.config, field) for field in ("partitions", "partition_by", "range_bounds")}
+        brokers = max(1, len(self.there.status(timeout=self.timeout_s).brokers))
+        count = min(fields["replicas"] or 1, brokers)
+        if count < (fields["replicas"] or 1):
+            say_note(f"note: there are {brokers} brokers: {name} gets {count} replicas, not {fields['replicas']}")
+        min_isr = fields["min_isr"] if (fields["min_isr"] or 0) <= count else None
+        observers = min(fields["observers"], max(0, brokers - count))
+        changes = {"replicas": count, "min_isr": min_isr, "observers": observers}
+        return StreamConfig(**{**fields, **split, **changes, "name": name, "subject": self.source.subject})
+
+    def target(self, config: StreamConfig) -> StreamInfo:
+        """The copy; made where it is not there. OperationalError: it takes messages, or has other partitions."""
+        from penstock.client.errors import StreamNotFound
+        from penstock.client.placing import create_paused
+
+        with suppress(StreamNotFound):
+            there = self.there.stream(config.name, timeout=self.timeout_s)
+            if there.intake != Intake.PAUSED:
+                text = f"stream {there.name} is there, and is {there.intake}: rows keep their offsets only in one"
+                raise OperationalError(f"{text} that is paused; take another name, or `penstock relay` to publish them")
+            if len(there.partitions) != len(self.source.partitions):
+                raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is no copy")
+            return self.there.alter_stream(there, timeout=self.timeout_s, **placed_rows.LATER)
+        first = msgspec.structs.replace(config, **placed_rows.LATER)
+        return create_paused(self.there, first, timeout=self.timeout_s)
+
+    def span(self, made: StreamInfo, partition: int, begin: Start, end: Start | None) -> _Span:
+        """What the copy lacks. OperationalError: it holds something else."""
+        from penstock.client.placing import Placer
+        from penstock.client.values import LATEST
+
+        at = self.here.offsets(self.source, begin, partition=partition, timeout=self.timeout_s)
+        stop = self.here.offsets(
+            self.source, LATEST if end is None else end, partition=partition, timeout=self.timeout_s
+        )
+        placer = Placer(self.there, made, partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S))
+        if placer.start != placer.end:
+            self._check(made, partition, placer)
+        lacks = max(at.offset, at.log_start, placer.end)
+        return _Span(placer, partition, max(at.offset, at.log_start), lacks, max(lacks, stop.offset))
+
+    def _check(self, made: StreamInfo, partition: int, placer: Placer) -> None:
+        """The last row of the copy must be the source's."""
+        from penstock.client.errors import MessageNotFound, OffsetOutOfRange
+
+        last = placed_rows.last_row(self.there, made, partition, self.timeout_s)
+        if last is None:
+            return
+        with suppress(MessageNotFound):  # compacted, or expired, since it was copied
+            try:
+                found = self.here.get(self.source, last.offset, partition=partition, timeout=self.timeout_s)
+            except OffsetOutOfRange as error:
+                if last.offset < int(error.details["log_start"]):
+                    return
+                found = None
+            if found is None or found.timestamp_us != last.timestamp_us or found.subject != last.subject:
+                text = f"stream {made.name} holds another row at offset {last.offset} than {self.source.name}"
+                raise OperationalError(f"{text}: it is no copy of it; take another name")
+
+    def copy(self, made: StreamInfo, span: _Span, advance: Callable[[int], None], before: int) -> int:
+        """Bring one partition's rows, and compare them; how many there were."""
+        from penstock.commitlog.checksums import RangeSums
+
+        if span.begin == span.end:
+            return 0
+
+        def tell(end: int) -> None:
+            advance(before + min(end, span.end) - span.begin)
+
+        sums = RangeSums(span.begin)
+        placed_rows.put(span.placer, placed_rows.summed(self._batches(span), sums), tell)
+        span.placer.give_up_before(min(span.first, span.placer.end))
+        info, what = self.there.stream(made.name, timeout=self.timeout_s), f"stream {self.source.name}"
+        places = (span.begin, span.placer.end)
+        return placed_rows.compare(self.there, info, span.partition, sums, *places, what=what)
+
+    def _batches(self, span: _Span) -> placed_rows.Batches:
+        from penstock.client.batches import Range, rows
+        from penstock.client.raw_batches import raw_batches
+
+        options: dict[str, Any] = {"timeout": self.timeout_s}
+        for header, data, _ in raw_batches(self.here, self.source, span.partition, span.begin, span.end, **options):
+            end = min(header.end_offset, span.end)
+            batch = rows(header, memoryview(data), Range(span.begin, end), source=f"stream {self.source.name}")
+            yield batch if self.wanted is None else self.wanted.rows(batch), end
+
+
+def _say(source: StreamInfo, made: StreamInfo, rows: int, *, resumed: bool, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"source": source.name, "target": made.name, "rows": rows, "is_resumed": resumed})
+        return
+    typer.echo(f"copied {output.counted(rows, 'row')} of stream {source.name} to {made.name}, and compared them")
+    if not resumed:
+        say_note(f"stream {made.name} is paused: run it again for what comes, in the end with --resume")

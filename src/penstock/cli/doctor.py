@@ -1,0 +1,194 @@
+"""`penstock doctor`: what is wrong with a live system, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli import output
+from penstock.cli.failure import FAILED, clearly
+from penstock.cli.options import CONNECTION_PANEL, DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
+
+if TYPE_CHECKING:
+    from penstock.broker.nats_credentials import TlsFiles
+    from penstock.client.blocking import Client
+    from penstock.doctor.findings import Finding
+    from penstock.doctor.identities import Identity
+    from penstock.doctor.permissions import Nats
+    from penstock.messages import StatusResponse, StreamInfo
+
+EXAMPLES = examples(
+    "penstock doctor",
+    "# also who may do what in NATS",
+    "penstock doctor --as penstock:penstock.creds --as 'publisher:shop.creds:orders.>'",
+    "# on the machine of a broker: its disk and its limits, too",
+    "penstock doctor --data-dir /var/lib/penstock",
+    "# in a script: exit code 1 if something failed, or is to be warned of",
+    "penstock doctor --strict --json | jq '.findings[] | select(.result != \"ok\")'",
+)
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
+
+_As = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as",
+        metavar="ROLE:FILE[:SUBJECT,…]",
+        help="Try what NATS allows whom: penstock (the brokers), publisher (with its own subjects), other, or operator "
+        "(who may list JetStream's streams).  FILE: NATS credentials, an nkey seed, or one line user:password.  May be "
+        "repeated.",
+    ),
+]
+_Nats = Annotated[
+    str | None,
+    typer.Option(
+        "--nats",
+        metavar="URL",
+        help="The nats-server.  Default: what the broker says.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
+_NatsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--nats-tls-ca",
+        metavar="FILE",
+        help="Certificates (PEM) that NATS is checked against.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
+_NatsCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--nats-tls-cert", metavar="FILE", help="Our certificate (PEM) for NATS.", rich_help_panel=CONNECTION_PANEL
+    ),
+]
+_NatsKey = Annotated[
+    Path | None,
+    typer.Option("--nats-tls-key", metavar="FILE", help="Its key (PEM).", rich_help_panel=CONNECTION_PANEL),
+]
+
+
+@clearly
+def doctor(
+    ctx: typer.Context,
+    identities: _As = None,
+    data_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Of a broker on this machine: look at its disk and limits.  May be repeated.",
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail also if there is something to warn of.")] = False,
+    as_json: Json = False,
+    nats: _Nats = None,
+    nats_tls_ca: _NatsCa = None,
+    nats_tls_cert: _NatsCert = None,
+    nats_tls_key: _NatsKey = None,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Look at a live system: brokers, replicas, clocks, configs, NATS permissions; say what is wrong and what to do.
+
+    It changes nothing, and publishes into no stream.
+
+    The exit code is 1 if something failed.
+    """
+    from penstock.base.errors import ConfigError
+    from penstock.broker.nats_credentials import TlsFiles
+    from penstock.doctor.findings import Result, worst
+    from penstock.doctor.identities import parse_identities
+
+    who = parse_identities(identities or [])
+    tls = TlsFiles(nats_tls_ca, nats_tls_cert, nats_tls_key)
+    if mistakes := tls.mistakes():
+        raise ConfigError(mistakes)
+    with connected(ctx, server, timeout) as (client, seconds):
+        home = client.status(timeout=seconds)
+        infos = client.streams(timeout=seconds) if home.streams else []
+        findings = list(_of_cluster(ctx, home, infos, timeout, data_dir or []))
+        findings += _of_nats(_nats_at(client, home, nats, tls, seconds), who, infos)
+    if as_json:
+        output.print_json({"result": worst(findings), "findings": findings})
+    else:
+        _show(findings)
+    if worst(findings) is Result.FAIL or (strict and worst(findings) is Result.WARN):
+        raise typer.Exit(FAILED)
+
+
+def _of_cluster(
+    ctx: typer.Context, home: StatusResponse, infos: Sequence[StreamInfo], timeout: str, data_dirs: Sequence[Path]
+) -> Iterator[Finding]:
+    import time
+
+    from penstock.doctor.asking import ask
+    from penstock.doctor.brokers import judge_brokers
+    from penstock.doctor.machine import judge_machine
+    from penstock.doctor.streams import judge_streams
+
+    @contextmanager
+    def opens(address: str) -> Iterator[tuple[Client, float]]:
+        with connected(ctx, address, timeout) as reached:
+            yield reached
+
+    asked = [ask(opens, broker) for broker in home.brokers]
+    statuses = {one.status.broker_id: one.status for one in asked if one.status is not None}
+    yield from judge_brokers(home, asked, __version__)
+    yield from judge_streams(infos, home.brokers, list(statuses.values()), time.time_ns() // 1_000)
+    for data_dir in data_dirs:
+        yield from judge_machine(data_dir, statuses)
+
+
+def _nats_at(client: Client, home: StatusResponse, given: str | None, tls: TlsFiles, seconds: float) -> Nats | None:
+    from penstock.base.addresses import Address
+    from penstock.broker.nats_credentials import parse_nats_urls
+    from penstock.doctor.permissions import Nats
+
+    text = given or ",".join(client.nats_urls)
+    if not text:
+        return None
+    servers = parse_nats_urls(text)
+    is_private = home.nats.embedded or all(Address(one.host, one.port).is_loopback for one in servers)
+    return Nats(servers, tls, int(seconds * 1_000), is_private)
+
+
+def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
+    import logging
+
+    from penstock.doctor.findings import unknown
+    from penstock.doctor.jetstream import judge_jetstream
+    from penstock.doctor.permissions import judge_permissions
+
+    if at is None:
+        return [unknown("NATS permissions", "the broker does not say where NATS is", "say it with --nats")]
+
+    # That somebody is not let in is a finding here, and no trouble of a link.
+    logging.getLogger("penstock.nats").setLevel(logging.CRITICAL)
+
+    async def judge() -> list[Finding]:
+        configs = [info.config for info in infos]
+        found = [one async for one in judge_permissions(at, who, configs)]
+        return [*found, *await judge_jetstream(at, who, configs)]
+
+    return asyncio.run(judge())
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    console = output.console()
+    made = output.table("check", "result", "found", "what to do")
+    for one in findings:
+        result = output.cell(one.result, _STYLES[one.result])
+        made.add_row(output.cell(one.check, "bold"), result, output.cell(one.found), output.cell(one.advice))
+    console.print(made)
+    counts = Counter(str(one.result) for one in findings)
+    console.print()
+    console.print(output.cell(", ".join(f"{counts[result]} {result}" for result in _STYLES if counts[result])))

@@ -1,0 +1,321 @@
+"""`penstock import --from-jetstream`: a JetStream stream becomes a stream of Penstock, with its sequences and times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from penstock.base.config import Intake
+from penstock.base.errors import OperationalError
+from penstock.cli import jetstream_config, output, placed_rows
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import clearly, say_note
+from penstock.cli.options import (
+    CONNECTION_PANEL,
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    Timeout,
+    Yes,
+    connected,
+    examples,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.cli.jetstream import Info, JetStream, Rows
+    from penstock.client.blocking import Client
+    from penstock.client.placing import Placer
+    from penstock.client.threads import LoopThread
+    from penstock.messages import StreamInfo
+
+EXAMPLES = examples(
+    "# copy what is there; what comes meanwhile, the next time",
+    "penstock import --from-jetstream ORDERS --as orders",
+    "penstock import --from-jetstream ORDERS --as orders",
+    "# the rest, and from then on Penstock stores it",
+    "penstock import --from-jetstream ORDERS --as orders --cut-over",
+)
+_PUT_TIMEOUT_S = 60.0
+_SAME_LOOKS, _LOOK_S = 3, 0.1  # until JetStream has stored what it had received
+
+
+@clearly
+def import_stream(
+    ctx: typer.Context,
+    source: Annotated[
+        str,
+        typer.Option("--from-jetstream", metavar="STREAM", help="The JetStream stream's name."),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="What the stream is called here.  Default: the same.")
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            "--subject",
+            metavar="SUBJECT",
+            help="Only messages on this subject, which the stream then stores.  Default: that of the JetStream stream, "
+            "if it has one.",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option("--replicas", metavar="N", min=1, help="Default: as there, but no more than there are brokers."),
+    ] = None,
+    cut_over: Annotated[
+        bool,
+        typer.Option(
+            "--cut-over",
+            help="Have JetStream store its subject no longer, import the rest, and have Penstock store it. Asks first.",
+        ),
+    ] = False,
+    domain: Annotated[
+        str | None,
+        typer.Option("--js-domain", metavar="NAME", help="JetStream's domain.", rich_help_panel=CONNECTION_PANEL),
+    ] = None,
+    nats: Annotated[
+        str | None,
+        typer.Option(
+            "--nats",
+            metavar="URL[,…]",
+            help="Where JetStream is.  Default: the nats-server that the broker names.",
+            rich_help_panel=CONNECTION_PANEL,
+        ),
+    ] = None,
+    nats_creds: Annotated[
+        str | None,
+        typer.Option(
+            "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
+        ),
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Bring a JetStream stream into a stream of Penstock, with its sequences, times, subjects and headers.
+
+    The message with JetStream's sequence 42 gets offset 41, so that its PubAck says 42 here, too; what was deleted
+    there is missing here. The stream is made with what JetStream's config says, and is paused: nobody listens for it.
+
+    It can be interrupted at any time, and run again: it goes on where the stream here ends; nothing comes twice. Run
+    it while JetStream is used, as often as you like; each time brings what has come since.
+
+    --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the stream here is resumed.
+    Publishers that wait for acks and try again lose nothing. Without it, `penstock stream resume` is the last step.
+    """
+    urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
+    options = {"user_credentials": nats_creds} if nats_creds else {}
+    with (
+        connected(ctx, server, timeout, nats=urls) as (client, seconds),
+        _opened(client, options, domain, seconds) as (thread, js),
+    ):
+        info = thread.run(_known(js, source))
+        mapped = jetstream_config.mapped(
+            info.config, name=name or source, subject=subject, replicas=replicas, brokers=_brokers(client, seconds)
+        )
+        for note in mapped.notes:
+            say_note(f"note: {note}")
+        filtered = None if subject is None or [subject] == info.config.get("subjects") else subject
+        job = _Job(client, thread, js, source, filtered, seconds)
+        stream = job.target(mapped)
+        if cut_over:
+            _check_cut_over(stream, info, mapped.subject)
+            if not yes:
+                aside = jetstream_config.subject_aside(source)
+                question = (
+                    f"Have JetStream's stream {source} store {aside} instead of {stream.subject}, and Penstock's "
+                )
+                confirm(f"{question}stream {stream.name} store that?", "JetStream goes on as it is")
+        done = job.run(stream, info)
+        if cut_over:
+            thread.run(js.move_aside(info, jetstream_config.subject_aside(source)))
+            rest = job.run(stream, thread.run(_settled(js, source)))
+            done = done._replace(messages=done.messages + rest.messages, end=rest.end, raised=done.raised + rest.raised)
+            client.resume_stream(stream, timeout=seconds)
+            _check_rest(thread.run(js.info(source)), stream, rest)
+        _say(stream, source, done, is_cut_over=cut_over, as_json=as_json)
+
+
+class Done(NamedTuple):
+    """What one run has brought; `end` is the sequence up to which the stream here has it, of all up to `looked_to`."""
+
+    messages: int
+    end: int
+    looked_to: int
+    raised: int
+
+
+class _Job(NamedTuple):
+    """One import."""
+
+    client: Client
+    thread: LoopThread
+    js: JetStream
+    source: str
+    subject: str | None
+    timeout_s: float
+
+    def target(self, mapped: jetstream_config.Mapped) -> StreamInfo:
+        """The stream here; made where it is not there. OperationalError: it takes messages."""
+        from penstock.client.errors import StreamNotFound
+        from penstock.client.placing import create_paused
+
+        with suppress(StreamNotFound):
+            there = self.client.stream(mapped.name, timeout=self.timeout_s)
+            if there.intake != Intake.PAUSED:
+                text = f"stream {there.name} is there, and is {there.intake}: an import needs one that is paused"
+                raise OperationalError(f"{text}; give it another name with --as")
+            if len(there.partitions) > 1:
+                raise OperationalError(
+                    f"stream {there.name} has {len(there.partitions)} partitions; sequences need one"
+                )
+            return there
+        return create_paused(self.client, mapped.config(), timeout=self.timeout_s)
+
+    def run(self, stream: StreamInfo, info: Info) -> Done:
+        """Bring what the stream here does not have yet, up to the last sequence in `info`."""
+        from penstock.cli.jetstream import Rows
+        from penstock.client.placing import Placer
+
+        placer = Placer(self.client, stream, timeout=max(self.timeout_s, _PUT_TIMEOUT_S))
+        rows = Rows(self._last_us(stream, placer))
+        if placer.end > info.state.last_seq:
+            text = f"stream {stream.name} goes up to sequence {placer.end}, and JetStream's {self.source} up to"
+            raise OperationalError(f"{text} {info.state.last_seq}: it is another one")
+        if placer.end == 0 and info.state.messages == 0:
+            placer.begin_at(info.state.last_seq)
+        messages = self._put(placer, info, rows)
+        if info.state.first_seq > 1:
+            placer.give_up_before(min(info.state.first_seq - 1, placer.end))
+        if placer.end < info.state.last_seq and self.subject is None:
+            text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were deleted"
+            say_note(f"note: {text}: the next message here gets {placer.end + 1}")
+        return Done(messages, placer.end, info.state.last_seq, rows.raised)
+
+    def _put(self, placer: Placer, info: Info, rows: Rows) -> int:
+        """Rows as they come; the one that may be the last is held back, for it covers what was deleted behind it."""
+        source = _iterate(self.thread, self.js.batches(info, placer.end + 1, rows, self.subject))
+        messages, held = 0, None
+        with closing(source), output.progress("Importing", info.state.messages, noun="messages") as advance:
+            for batch in source:
+                if held is not None:
+                    placer.put(held, held.column("offset")[-1].as_py() + 1)
+                held = batch
+                messages += batch.num_rows
+                advance(messages)
+            if held is not None:
+                placer.put(held, info.state.last_seq)
+        return messages
+
+    def _last_us(self, stream: StreamInfo, placer: Placer) -> int:
+        """The time of the last message here, which must be what JetStream has there."""
+        if placer.start == placer.end:
+            return 0
+        last = placed_rows.last_row(self.client, stream, 0, self.timeout_s)
+        if last is None:
+            return 0
+        last_us = last.timestamp_us
+        stored = self.thread.run(self.js.get(self.source, last.offset + 1))
+        # A time that went back there was raised here.
+        if stored is not None and (stored.subject, max(stored.timestamp_us, last_us)) != (last.subject, last_us):
+            text = (
+                f"stream {stream.name} has another message at sequence {last.offset + 1} than JetStream's {self.source}"
+            )
+            raise OperationalError(f"{text}: it was not imported from there; give another name with --as")
+        return last_us
+
+
+async def _known(js: JetStream, source: str) -> Info:
+    try:
+        return await js.info(source)
+    except OperationalError as error:
+        if "no such stream" in str(error):
+            with suppress(OperationalError):
+                error.add_note(f"there are {', '.join(await js.names()) or 'none at all'}")
+        raise
+
+
+async def _settled(js: JetStream, source: str) -> Info:
+    """The stream once nothing comes any more: what JetStream had received when its subject went, it stores yet."""
+    info, same = await js.info(source), 0
+    while same < _SAME_LOOKS:
+        await asyncio.sleep(_LOOK_S)
+        again = await js.info(source)
+        same = same + 1 if again.state.last_seq == info.state.last_seq else 0
+        info = again
+    return info
+
+
+def _check_rest(info: Info, stream: StreamInfo, rest: Done) -> None:
+    if info.state.last_seq > rest.looked_to:
+        text = f"JetStream has stored sequences up to {info.state.last_seq} after its subject was taken away"
+        raise OperationalError(f"{text}; stream {stream.name} lacks those behind {rest.looked_to}")
+
+
+def _brokers(client: Client, timeout: float) -> int:
+    return max(1, len(client.status(timeout=timeout).brokers))
+
+
+def _check_cut_over(stream: StreamInfo, info: Info, subject: str) -> None:
+    if info.config.get("subjects") != [subject]:
+        stored = ", ".join(info.config.get("subjects") or ["none"])
+        text = f"JetStream's stream stores {stored}, and stream {stream.name} {subject}: that is not all of it"
+        raise ValueError(f"{text}; docs/how-to/move-from-jetstream.md says how to switch by hand")
+
+
+def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_json: bool) -> None:
+    if done.raised:
+        count = output.counted(done.raised, "message")
+        say_note(f"note: JetStream's clock went back: {count} got the time of the message before")
+    if as_json:
+        told = {"stream": stream.name, "from": source, "messages": done.messages, "last_sequence": done.end}
+        output.print_json({**told, "is_cut_over": is_cut_over})
+        return
+    typer.echo(
+        f"imported {output.counted(done.messages, 'message')} of {source}; {stream.name} has it up to {done.end}"
+    )
+    if is_cut_over:
+        typer.echo(f"stream {stream.name} stores {stream.subject} from now on")
+    else:
+        again = "run it again for what comes; in the end with --cut-over"
+        say_note(f"stream {stream.name} is paused, and stores nothing by itself: {again}")
+
+
+def _iterate(thread: LoopThread, source: Any) -> Generator[pa.RecordBatch, None, None]:
+    from penstock.client.asynchronous import End, close_soon, next_of
+
+    try:
+        while not isinstance(batch := thread.run(next_of(source)), End):
+            yield batch
+    finally:
+        thread.loop.call_soon_threadsafe(close_soon, source)
+
+
+@contextmanager
+def _opened(
+    client: Client, options: dict[str, Any], domain: str | None, timeout: float
+) -> Iterator[tuple[LoopThread, JetStream]]:
+    from penstock.cli.jetstream import JetStream
+    from penstock.client.threads import LoopThread
+
+    if not client.nats_urls:
+        raise OperationalError("the broker names no NATS server; say where JetStream is with --nats URL")
+    thread = LoopThread()
+    try:
+        js = JetStream(client.nats_urls, domain, timeout)
+        try:
+            thread.run(js.open(options))
+            yield thread, js
+        finally:
+            thread.run(js.close())
+    finally:
+        thread.stop()

@@ -1,0 +1,97 @@
+"""What a JetStream stream's config becomes here, and what of it has no equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from penstock.base import limits
+from penstock.base.config import Acks, Compression, Storage, StreamConfig
+from penstock.base.errors import ErrorCode
+from penstock.base.subjects import begins_with_wildcard
+from penstock.base.units import format_bytes
+
+_NS_OF_MS = 1_000_000
+_NO_EQUAL = {
+    "mirror": "a mirror goes on copying there, and not here",
+    "sources": "its sources go on being copied there, and not here",
+    "republish": "what it republishes `penstock relay` can",
+    "subject_transform": "subjects are kept as it has stored them",
+}
+
+
+class Mapped(NamedTuple):
+    """A config here. `notes` say what has no equal."""
+
+    name: str
+    subject: str
+    fields: dict[str, Any]
+    notes: tuple[str, ...]
+
+    def config(self) -> StreamConfig:
+        """InvalidConfig with every mistake."""
+        from penstock.client.checks import stream_config
+
+        return stream_config({"name": self.name, "subject": self.subject, **self.fields})
+
+
+def subject_aside(source: str) -> str:
+    """What a stream of JetStream stores that has given its subject to Penstock: nothing that anybody publishes."""
+    return f"_moved_to_penstock.{source}"
+
+
+def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replicas: int | None, brokers: int) -> Mapped:
+    """What `config`, as JetStream tells it, becomes. InvalidConfig: it has several subjects, and none was chosen."""
+    from penstock.client.errors import InvalidConfig
+
+    subjects = list(config.get("subjects") or [])
+    if subject is None and len(subjects) != 1:
+        stored = f"stores {', '.join(subjects)}" if subjects else "stores no subject of its own"
+        text = (
+            f"subject: JetStream's stream {config.get('name')} {stored}; a stream here has one: choose with --subject, "
+        )
+        raise InvalidConfig(ErrorCode.INVALID_CONFIG, f"{text}and import it once for each, with --as")
+    chosen = subjects[0] if subject is None else subject
+    notes = [f"JetStream's stream has {field}: {text}" for field, text in _NO_EQUAL.items() if config.get(field)]
+    fields = _limits(config, notes)
+    wanted = replicas or int(config.get("num_replicas") or 1)
+    fields["replicas"] = wanted if replicas else min(wanted, brokers)
+    if fields["replicas"] < wanted:
+        notes.append(f"JetStream keeps {wanted} replicas; there are {brokers} brokers, so it gets {fields['replicas']}")
+    if config.get("no_ack"):
+        fields["acks"] = Acks.NEVER
+    elif begins_with_wildcard(chosen):
+        fields["acks"] = Acks.NEVER
+        notes.append(f"{chosen} begins with a wildcard, so nothing is acked here: acks would answer others' requests")
+    return Mapped(name, chosen, fields, tuple(notes))
+
+
+def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for there, here in (("max_msgs", "max_messages"), ("max_bytes", "max_bytes")):
+        if (value := int(config.get(there) or -1)) > 0:
+            fields[here] = value
+    if (age_ns := int(config.get("max_age") or 0)) > 0:
+        fields["max_age_ms"] = max(1, age_ns // _NS_OF_MS)
+    if (size := int(config.get("max_msg_size") or -1)) > 0:
+        fields["max_message_bytes"] = min(size, limits.MESSAGE_BYTES_MAX)
+    window_ns = int(config.get("duplicate_window") or 0)
+    fields["dedup_window_ms"] = max(1, window_ns // _NS_OF_MS) if window_ns > 0 else None
+    fields["storage"] = Storage.MEMORY if config.get("storage") == "memory" else Storage.FILE
+    if config.get("compression") == "s2":
+        fields["compression"] = Compression.LZ4
+    fields["allow_rollup"] = bool(config.get("allow_rollup_hdrs"))
+    fields["allow_message_ttl"] = bool(config.get("allow_msg_ttl"))
+    if (retention := config.get("retention", "limits")) != "limits":
+        notes.append(f"JetStream's retention is {retention}: here messages stay until a limit takes them")
+    if int(config.get("max_msgs_per_subject") or -1) > 0:
+        count = config["max_msgs_per_subject"]
+        notes.append(f"JetStream keeps {count} of each subject; the nearest here is --compact, by key")
+    if config.get("discard") == "new":
+        notes.append("JetStream refuses new messages when it is full; here the oldest ones go")
+    if "max_bytes" in fields:
+        size_text = format_bytes(fields["max_bytes"])
+        notes.append(
+            f"max_bytes is {size_text} here, too, of batches as they lie on the disk, which may be fewer messages"
+        )
+    return fields

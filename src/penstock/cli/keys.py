@@ -1,0 +1,246 @@
+"""`penstock keys`: make keys for encrypted streams, show which are in use, and change to another one.
+
+Rules: a key is printed once, when it is made, and never again. What is in use is looked up in the files of a data
+directory, with or without its broker; `rewrap` changes the headers of files and nothing else, also beside a broker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.base.errors import OperationalError
+from penstock.cli import output
+from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.help import Command, Group
+from penstock.cli.options import Debug, Json, examples
+
+if TYPE_CHECKING:
+    from penstock.vfs import Vfs
+    from penstock.vfs.keys import EncryptionKeys
+
+_FILE_BYTES_MAX = 64 * 1024
+_KEYS_VARIABLE = "PENSTOCK_ENCRYPTION_KEYS"
+_FILE_VARIABLE = "PENSTOCK_ENCRYPTION_KEYS_FILE"
+_FOLDERS = ("streams", "quarantine")
+_NOT_ENCRYPTED = "(not encrypted)"
+
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--encryption-keys-file",
+        metavar="FILE",
+        envvar=_FILE_VARIABLE,
+        show_envvar=False,
+        help=f"The keys of encrypted streams, as the broker has them.  Default: {_FILE_VARIABLE}, or {_KEYS_VARIABLE}.",
+    ),
+]
+DataDirs = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Data directories.")]
+
+app = typer.Typer(
+    name="keys",
+    cls=Group,
+    help="Make keys for encrypted streams, see which are in use, change to another one.",
+    epilog=examples(
+        "# the first key: the broker takes it from there, or from PENSTOCK_ENCRYPTION_KEYS",
+        "penstock keys new --file penstock.keys",
+        "penstock serve --encryption-keys-file penstock.keys",
+        "# which files take which key",
+        "penstock keys list penstock-data",
+    ),
+    no_args_is_help=True,
+)
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """OperationalError where what is imported in it needs the extra, and that is not there."""
+    try:
+        yield
+    except ImportError:
+        raise OperationalError(
+            "Penstock was installed without what encrypts: pip install 'penstock[encryption]'"
+        ) from None
+
+
+def keys_of(file: Path | None) -> EncryptionKeys | None:
+    """What that file holds, else the environment; None: there is nothing. OSError, ValueError."""
+    from penstock.vfs.keys import parse_keys
+    from penstock.vfs.real import read_whole
+
+    if file is not None:
+        return parse_keys(read_whole(file, _FILE_BYTES_MAX).decode())
+    text = os.environ.get(_KEYS_VARIABLE)
+    return parse_keys(text) if text else None
+
+
+def opened(folder: Path, keys: EncryptionKeys | None) -> Vfs:
+    """The files of a folder, for whoever only reads; what is encrypted as it is without that."""
+    from penstock.commitlog.files import holds_messages
+    from penstock.vfs.real import RealVfs
+    from penstock.vfs.unkeyed import UnkeyedVfs
+
+    root = str(folder.resolve())
+    if keys is None:
+        return UnkeyedVfs(root)
+    with needed():
+        from penstock.vfs.encrypted import EncryptedVfs
+    return EncryptedVfs(RealVfs(root), keys, holds_messages)
+
+
+@app.command(
+    "new",
+    cls=Command,
+    epilog=examples(
+        "# a file of keys; again: a new first key in it, before the others",
+        "penstock keys new --file penstock.keys",
+        "# for PENSTOCK_ENCRYPTION_KEYS, or a store of secrets",
+        "penstock keys new",
+    ),
+)
+@clearly
+def new(
+    key_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="Its id, which is no secret.  Default: the date and four digits."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="Put it first into this file; one that is not there is made for this user alone.  Default: print it.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Make a key. Of several in a file of keys the first is the one that new files take.
+
+    Keep the file for the broker's user alone, and a copy of it where the data is not: what is encrypted with a key that
+    is lost is lost.
+    """
+    from penstock.vfs.keys import new_key_line
+
+    key_id = key_id or f"{datetime.now(UTC):%Y-%m-%d}-{os.urandom(2).hex()}"
+    line = new_key_line(key_id, os.urandom)
+    if file is None:
+        typer.echo(line)
+        return
+    _put_first(file, line)
+    typer.echo(f"{key_id} is the first key in {file}", err=True)
+
+
+def _put_first(file: Path, line: str) -> None:
+    """Into a file of keys; whoever reads it meanwhile finds it as it was, or with the line."""
+    from penstock.vfs.keys import parse_keys
+    from penstock.vfs.real import read_whole
+
+    try:
+        before = read_whole(file, _FILE_BYTES_MAX).decode()
+    except FileNotFoundError:
+        before = ""
+    content = f"{line}\n{before}"
+    parse_keys(content)  # the id may be there already
+    beside = file.with_name(f"{file.name}.new")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as opened_file:
+        opened_file.write(content)
+        opened_file.flush()
+        os.fsync(opened_file.fileno())
+    beside.replace(file)
+
+
+@app.command("list", cls=Command, epilog=examples("penstock keys list penstock-data"))
+@clearly
+def list_keys(data_dirs: DataDirs, as_json: Json = False, debug: Debug = False) -> None:
+    """Show which keys the files of a data directory take, stream by stream. No key is needed for that."""
+    from penstock.vfs.real import RealVfs
+
+    with needed():
+        from penstock.vfs.rewrapping import key_ids
+    used: Counter[tuple[str, str]] = Counter()
+    size_bytes: Counter[tuple[str, str]] = Counter()
+    for data_dir in data_dirs:
+        vfs = RealVfs(str(data_dir.resolve()))
+        for stream, path in _secret_files(vfs, data_dir):
+            try:
+                ids = key_ids(vfs, path) or (_NOT_ENCRYPTED,)
+                size = (data_dir / path).stat().st_size
+            except FileNotFoundError:
+                continue  # the broker was quicker
+            for key_id in ids:
+                used[stream, key_id] += 1
+                size_bytes[stream, key_id] += size
+    if as_json:
+        for (stream, key_id), files in sorted(used.items()):
+            shown = None if key_id == _NOT_ENCRYPTED else key_id
+            output.print_json({"stream": stream, "key_id": shown, "files": files, "bytes": size_bytes[stream, key_id]})
+        return
+    table = output.table("stream", "key", "files", "bytes", right=("files", "bytes"))
+    for (stream, key_id), files in sorted(used.items()):
+        table.add_row(*map(output.cell, (stream, key_id, files, size_bytes[stream, key_id])))
+    output.console().print(table)
+
+
+@app.command(
+    "rewrap",
+    cls=Command,
+    epilog=examples(
+        "# a new key before the old one; then the broker is told",
+        "penstock keys new --file penstock.keys",
+        "kill -HUP $(cat penstock-data/LOCK)",
+        "penstock keys rewrap penstock-data --encryption-keys-file penstock.keys",
+    ),
+)
+@clearly
+def rewrap(data_dirs: DataDirs, keys_file: KeysFile = None, debug: Debug = False) -> None:
+    """Have every file of a data directory take the first key; then the others can go.
+
+    What is stored is not written anew: only the key of each file, which is wrapped with the first one. A broker may run
+    meanwhile, once it has that key (SIGHUP, or a restart). A crash leaves every file with the old key or the new one.
+    """
+    from penstock.vfs.keys import KeyMissingError
+    from penstock.vfs.real import RealVfs
+
+    with needed():
+        from penstock.vfs.rewrapping import rewrap as rewrap_file
+    keys = keys_of(keys_file)
+    if keys is None:
+        raise typer.BadParameter(f"no keys are given: --encryption-keys-file, or {_KEYS_VARIABLE}")
+    done, missing = 0, []
+    for data_dir in data_dirs:
+        vfs = RealVfs(str(data_dir.resolve()))
+        for _, path in _secret_files(vfs, data_dir):
+            try:
+                done += rewrap_file(vfs, path, keys, os.urandom)
+            except FileNotFoundError:
+                continue  # the broker was quicker
+            except KeyMissingError as error:
+                missing.append(f"{data_dir / path}: {error.strerror}")
+    typer.echo(f"{output.counted(done, 'file')} changed to the key {keys.current_id}", err=True)
+    if missing:
+        say_error("\n".join((f"{output.counted(len(missing), 'file')} stayed as they were:", *missing)))
+        raise typer.Exit(FAILED)
+
+
+def _secret_files(vfs: Vfs, data_dir: Path) -> Iterator[tuple[str, str]]:
+    """Every file that may hold messages: the stream that it is of, and its path. ValueError: there is no stream."""
+    from penstock.commitlog.files import holds_messages
+
+    if not (data_dir / _FOLDERS[0]).is_dir():
+        raise ValueError(f"{data_dir}: not a data directory with streams")
+    waiting = [name for name in _FOLDERS if (data_dir / name).is_dir()]
+    while waiting:
+        folder = waiting.pop(0)
+        for name in vfs.list(folder):
+            path = f"{folder}/{name}"
+            if name.endswith("/"):
+                waiting.append(path.rstrip("/"))
+            elif holds_messages(path):
+                yield path.split("/")[1], path

@@ -1,0 +1,144 @@
+"""`penstock stream purge`: gives up what a stream holds before a place in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.base.errors import ErrorCode
+from penstock.base.units import format_bytes
+from penstock.cli import output, places
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import advising, clearly, say_note
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, StreamArgument, Timeout, Yes, connected, examples
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+    from penstock.client.values import Start, Truncation
+    from penstock.messages import StreamInfo
+
+EXAMPLES = examples(
+    "# what would go?",
+    "penstock stream purge orders --before '30d ago' --dry-run",
+    "penstock stream purge orders --before 2026-01-31T08:00",
+    "penstock stream purge orders --before 120000 --partition 2 --yes",
+    "# keep the last 1,000 of each partition",
+    "penstock stream purge orders --keep 1000",
+    "penstock stream purge orders --all",
+)
+
+
+def _place(text: str) -> Start:
+    place = places.parse_place(text, takes_last=False)
+    if isinstance(place, places.LastMessages):
+        raise typer.BadParameter("-N is no place that stays where it is: --keep N keeps the last N")
+    return place
+
+
+@clearly
+def purge(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="PLACE",
+            help="Give up what comes before: an offset, an age such as 30d, or a time (UTC, if it names no zone).",
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=1, help="Give up all but the last N offsets of each partition."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Give up all that is there now.")] = False,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition",
+            metavar="N",
+            min=0,
+            help="Only this partition; an offset needs one where there are several.  Default: all.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Give up what a stream holds before a place in it. Says how much that is, and asks first.
+
+    One of --before, --keep and --all says what goes. Once this command has ended, nothing of it comes back, whichever
+    broker fails. The messages that stay keep their offsets.
+
+    Offsets are counted: where some were compacted away, or have expired, that is more than messages. Bytes are counted
+    in whole batches, as one broker has them; the disk gets them back in whole segment files.
+
+    Single subjects cannot be purged: a log gives up its beginning. A rollup of a subject (--allow-rollup), or
+    compaction, takes out what is in between.
+    """
+    if sum((before is not None, keep is not None, everything)) != 1:
+        raise typer.BadParameter("say what is to go with one of --before PLACE, --keep N and --all")
+    place = _place("latest" if before is None else before)
+    in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --before an offset in that range")
+    with in_range, connected(ctx, server, timeout) as (client, seconds):
+        info = client.stream(stream, timeout=seconds)
+        if isinstance(place, int) and partition is None and len(info.partitions) > 1:
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise typer.BadParameter(f"{text}: say which with --partition")
+        found = _found(client, info, place, keep or 0, partition, seconds)
+        if dry_run:
+            _say(info.name, found, "would go", as_json=as_json)
+            return
+        if not yes:
+            if len(found) > 1:
+                for line in _lines(info.name, found, "would go"):
+                    say_note(line)
+            confirm(f"Purge {_what(found)} of stream {info.name} for good?", f"stream {info.name} keeps what it has")
+        done = []
+        for one in found:  # what was counted, also if a time or the end is another place by now
+            done += client.truncate_stream(info, one.log_start, partition=one.partition, timeout=seconds)
+        _say(info.name, done, "gone", as_json=as_json)
+
+
+def _found(
+    client: Client, info: StreamInfo, place: Start, keep: int, partition: int | None, timeout: float
+) -> list[Truncation]:
+    """What would go of each partition; `keep`: so many offsets before the place stay."""
+    if not keep:
+        return client.truncate_stream(info, place, partition=partition, dry_run=True, timeout=timeout)
+    found = []
+    for number in range(max(1, len(info.partitions))) if partition is None else (partition,):
+        end = client.offsets(info, place, partition=number, timeout=timeout)
+        before = max(end.log_start, end.offset - keep)
+        found += client.truncate_stream(info, before, partition=number, dry_run=True, timeout=timeout)
+    return found
+
+
+def _what(found: list[Truncation]) -> str:
+    count = sum(one.messages for one in found)
+    size_bytes = sum(one.size_bytes for one in found)
+    return f"{output.counted(count, 'offset')} ({format_bytes(size_bytes)})"
+
+
+def _lines(name: str, found: list[Truncation], what: str) -> list[str]:
+    begins = "begins" if what == "gone" else "would begin"
+    lines = []
+    for one in found:
+        which = f"stream {name}"
+        if len(found) > 1 or one.partition:
+            which += f", partition {one.partition}"
+        lines.append(f"{which}: {_what([one])} {what}; it {begins} at offset {one.log_start}")
+    return lines
+
+
+def _say(name: str, found: list[Truncation], what: str, *, as_json: bool) -> None:
+    if as_json:
+        for one in found:
+            output.print_json(one._asdict())
+        return
+    for line in _lines(name, found, what):
+        typer.echo(line)

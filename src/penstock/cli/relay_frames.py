@@ -1,0 +1,218 @@
+"""From a batch of the log to what NATS is sent: one HPUB frame for each row, made by Arrow's own loops.
+
+Rules: a header block is kept as it is, with lines of ours at its end. Lines that an earlier relay wrote go, and so does
+what a publisher has expected of the stream that stored it (`Nats-Expected-…`), which another one would refuse. A block
+that is none (rows appended over the socket may have any bytes) is left out, and counted. Subjects are mapped once for
+each that is different.
+
+    HPUB <subject> <bytes of the headers> <bytes of all>␍␊
+    NATS/1.0␍␊ <the headers that it came with> Penstock-Stream: …␍␊ … ␍␊ <value> ␍␊
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base.subjects import matches, overlap, subject_mistake
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DROPPED = rb"\r\n(?:Penstock-(?:Stream|Partition|Offset|Timestamp):|Nats-Expected-)[^\r\n]*"
+_PLACE = re.compile(r"\{([^{}]*)\}")
+_SUBJECTS_KNOWN_MAX = 65_536
+_TEXT_KEY = rb"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"
+
+
+class SubjectMapping:
+    """`copies.{subject}`, `eu.{2}.{1}` or a fixed subject: where a message goes, by the subject that it came on."""
+
+    def __init__(self, template: str) -> None:
+        """ValueError: nothing can be published there."""
+        self.template = template
+        for name in _PLACE.findall(template):
+            if name != "subject" and not (name.isdecimal() and int(name) > 0):
+                raise ValueError(
+                    f"{{{name}}} stands for nothing; there are {{subject}}, and {{1}}, {{2}}, … for tokens"
+                )
+        plain = _PLACE.sub("x", template)
+        if "{" in plain or "}" in plain:
+            raise ValueError(f"{template!r} has a brace without its other half")
+        if (mistake := subject_mistake(plain)) is not None:
+            raise ValueError(f"--to: {mistake.replace(repr(plain), repr(template))}")
+        self._known: dict[str, str] = {}
+        self._own: tuple[str, ...] = ()
+
+    def refuse(self, own: tuple[str, ...]) -> None:
+        """Have nothing published where these patterns take it. ValueError: all may be."""
+        self._own = own
+        for pattern in own:
+            target, is_exact = self.pattern(pattern)
+            if any(is_exact and overlap(target, one) for one in own):
+                raise ValueError(_loop(target))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all goes to one subject."""
+        return "{" not in self.template
+
+    def pattern(self, source: str) -> tuple[str, bool]:
+        """What covers all that messages on `source`, perhaps with wildcards, go to; and whether it covers no more."""
+        tokens = source.split(".")
+
+        def stands_for(found: re.Match[str]) -> str:
+            if found[1] == "subject":
+                return source
+            number = int(found[1]) - 1
+            return tokens[number] if number < len(tokens) and tokens[number] != ">" else "*"
+
+        made, is_exact = _PLACE.sub(stands_for, self.template).split("."), True
+        for place, token in enumerate(made):
+            if token not in ("*", ">") and ("*" in token or ">" in token):
+                made[place], is_exact = "*", False  # a wildcard is a whole token
+        if ">" in made[:-1]:
+            made, is_exact = made[: made.index(">") + 1], False
+        return ".".join(made), is_exact
+
+    def of(self, subject: str) -> str:
+        """Where a message on this subject goes. ValueError: it has too few tokens, or would come back."""
+        found = self._known.get(subject)
+        if found is None:
+            if len(self._known) >= _SUBJECTS_KNOWN_MAX:
+                self._known.clear()
+            found = self._known[subject] = self._mapped(subject)
+        return found
+
+    def _mapped(self, subject: str) -> str:
+        tokens = subject.split(".")
+
+        def stands_for(found: re.Match[str]) -> str:
+            if found[1] == "subject":
+                return subject
+            number = int(found[1])
+            if number > len(tokens):
+                raise ValueError(f"a message is on {subject!r}, which has no token {number} for {self.template!r}")
+            return tokens[number - 1]
+
+        target = _PLACE.sub(stands_for, self.template)
+        if any(matches(one, target) for one in self._own):
+            raise ValueError(_loop(target))
+        return target
+
+
+def _loop(target: str) -> str:
+    return f"the stream itself stores what is published on {target}: each message would come back for ever"
+
+
+class Frames(NamedTuple):
+    """What is sent for a batch. `size_max` counts headers and value of its largest row, which nats-server bounds."""
+
+    data: memoryview
+    size_max: int
+    largest_offset: int  # where the largest one is
+    headers_dropped: int
+
+
+def frames_of(batch: pa.RecordBatch, mapping: SubjectMapping, stream: str, partition: int) -> Frames:
+    """The frames of all rows, in order. ValueError as of `SubjectMapping.of`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    binary = pa.binary()
+
+    def text(numbers: pa.Array) -> pa.Array:
+        return numbers.cast(pa.string()).cast(binary)
+
+    def joined(*parts: object) -> pa.Array:
+        return pc.binary_join_element_wise(*parts, pa.scalar(b"", binary))
+
+    said, dropped = _headers(batch)
+    moments = pc.replace_substring(batch.column("timestamp").cast(pa.string()), " ", "T").cast(binary)
+    head = joined(
+        said,
+        pa.scalar(
+            f"Penstock-Stream: {stream}\r\nPenstock-Partition: {partition}\r\nPenstock-Offset: ".encode(), binary
+        ),
+        text(batch.column("offset")),
+        pa.scalar(b"\r\nPenstock-Timestamp: ", binary),
+        moments,
+        pa.scalar(b"\r\n\r\n", binary),
+    )
+    values = pc.fill_null(batch.column("value"), b"")
+    head_sizes = pc.binary_length(head)
+    sizes = pc.add(head_sizes, pc.binary_length(values))
+    lines = (_subjects(batch.column("subject"), mapping), text(head_sizes), text(sizes))
+    space, end = pa.scalar(b" ", binary), pa.scalar(b"\r\n", binary)
+    made = joined(pa.scalar(b"HPUB ", binary), lines[0], space, lines[1], space, lines[2], end, head, values, end)
+    size_max = pc.max(sizes).as_py()
+    largest = batch.column("offset")[pc.index(sizes, size_max).as_py()].as_py()
+    return Frames(memoryview(_bytes_of(made)), size_max, largest, dropped)
+
+
+def _bytes_of(column: pa.Array) -> pa.Buffer:
+    _, ends, data = column.buffers()
+    bounds = memoryview(ends).cast("i")[column.offset : column.offset + len(column) + 1]
+    return data.slice(bounds[0], bounds[-1] - bounds[0])
+
+
+def _subjects(column: pa.Array, mapping: SubjectMapping) -> pa.Array:
+    import pyarrow as pa
+
+    if mapping.is_fixed:
+        return pa.scalar(mapping.template.encode(), pa.binary())
+    coded = column.dictionary_encode()
+    mapped = pa.array([mapping.of(subject).encode() for subject in coded.dictionary.to_pylist()], pa.binary())
+    return mapped.take(coded.indices)
+
+
+def _headers(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
+    """The header block of each row without its last line end, with its key and what else has no header yet."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column, begin = batch.column("headers"), pa.scalar(b"NATS/1.0\r\n", pa.binary())
+    if column.null_count == len(column):
+        said, dropped = pa.repeat(begin, len(column)), 0
+    else:
+        is_block = pc.and_(pc.starts_with(column, b"NATS/1.0\r\n"), pc.ends_with(column, b"\r\n\r\n"))
+        dropped = pc.sum(pc.invert(is_block)).as_py() or 0  # of nulls nothing is dropped
+        is_block = pc.fill_null(is_block, False)
+        said = pc.if_else(is_block, pc.binary_slice(column, 0, -2), begin)
+        if pc.any(pc.match_substring_regex(said, _DROPPED)).as_py():
+            said = pc.replace_substring_regex(said, _DROPPED, b"")
+    return _with_tombstones(_with_keys(said, batch.column("key")), batch.column("value")), dropped
+
+
+def _with_keys(said: pa.Array, keys: pa.Array) -> pa.Array:
+    """A key that was given over the socket is in no header."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if keys.null_count == len(keys):
+        return said
+    missing = pc.and_(pc.is_valid(keys), pc.invert(pc.match_substring_regex(said, rb"\r\nPenstock-Key(?:-Base64)?:")))
+    if not pc.any(missing).as_py():
+        return said
+    is_text = pc.fill_null(pc.match_substring_regex(keys, _TEXT_KEY), False)
+    none = pa.scalar(b"", pa.binary())
+    lines = pc.binary_join_element_wise(b"Penstock-Key: ", pc.fill_null(keys, b""), b"\r\n", none)
+    if pc.any(pc.and_(missing, pc.invert(is_text))).as_py():
+        coded = [None if key is None else base64.b64encode(key) for key in keys.to_pylist()]
+        column = pc.fill_null(pa.array(coded, pa.binary()), b"")
+        lines = pc.if_else(is_text, lines, pc.binary_join_element_wise(b"Penstock-Key-Base64: ", column, b"\r\n", none))
+    return pc.binary_join_element_wise(said, pc.if_else(missing, lines, none), none)
+
+
+def _with_tombstones(said: pa.Array, values: pa.Array) -> pa.Array:
+    """One that was given over the socket is in no header."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not values.null_count:
+        return said
+    missing = pc.and_(pc.is_null(values), pc.invert(pc.match_substring(said, b"\r\nPenstock-Tombstone:")))
+    none = pa.scalar(b"", pa.binary())
+    line = pa.scalar(b"Penstock-Tombstone: 1\r\n", pa.binary())
+    return pc.binary_join_element_wise(said, pc.if_else(missing, line, none), none)

@@ -1,0 +1,116 @@
+"""The connection of `penstock relay` to NATS: frames out, each lot confirmed.
+
+Rules: `send` returns once nats-server has answered a PING behind the frames: what came before it has been handed to
+those who subscribe. nats-py connects again by itself; frames that were on their way then may be lost, so they are sent
+again, and may come twice. What nats-server refuses (a permission, a size) ends the relay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from penstock.base.errors import OperationalError
+from penstock.client.errors import Unavailable
+from penstock.client.publishing import without_credentials
+
+_PAUSE_S = 0.2
+
+
+class NatsOutput:
+    """See the module. Made by `open_output`; all on one event loop."""
+
+    def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
+        self._urls = tuple(urls)
+        self._timeout_s = timeout_s
+        self._connection = Client()
+        self._refusal: Exception | None = None
+        self._lost = asyncio.Event()  # the connection, since the last lot
+
+    @property
+    def size_max(self) -> int:
+        """What nats-server takes of one message: bytes of headers and value."""
+        return self._connection.max_payload
+
+    async def open(self, options: Mapping[str, Any]) -> None:
+        """Connect. Unavailable."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._connection.connect(
+                    list(self._urls),
+                    name="penstock-relay",
+                    allow_reconnect=True,
+                    max_reconnect_attempts=-1,
+                    error_cb=self._failed,
+                    disconnected_cb=self._disconnected,
+                    **options,
+                )
+        except TimeoutError:
+            raise Unavailable(f"no NATS server answers at {self._shown} in time{self._why}") from None
+        except (OSError, NatsError) as error:
+            raise Unavailable(f"no connection to NATS at {self._shown}: {error}") from None
+
+    async def _failed(self, error: Exception) -> None:
+        if self._refusal is None and not isinstance(error, OSError):
+            self._refusal = error
+
+    async def _disconnected(self) -> None:
+        self._lost.set()
+
+    @property
+    def _shown(self) -> str:
+        return ", ".join(map(without_credentials, self._urls))
+
+    @property
+    def _why(self) -> str:
+        return f" ({self._refusal})" if self._refusal is not None else ""
+
+    async def send(self, lots: Sequence[memoryview]) -> None:
+        """Send whole frames, again where the connection broke meanwhile. Unavailable: not confirmed in time."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not await self._sent(lots):  # noqa: ASYNC110 (it sends each time)
+                    await asyncio.sleep(_PAUSE_S)
+        except TimeoutError:
+            raise Unavailable(f"NATS at {self._shown} has not confirmed what was sent{self._why}") from None
+
+    async def _sent(self, lots: Sequence[memoryview]) -> bool:
+        connection = self._connection
+        if connection.is_closed:
+            raise Unavailable(f"NATS at {self._shown} has closed the connection{self._why}")
+        if not connection.is_connected:
+            return False
+        self._refusal = None
+        self._lost.clear()
+        for frames in lots:
+            # What `publish` does for one message: nats-py has no other way for frames that are made already. A lot is
+            # whole frames: what waits when a connection breaks, nats-py sends to the next one.
+            await connection._send_command(bytes(frames))  # noqa: SLF001
+            await connection._flush_pending(force_flush=True)  # noqa: SLF001
+        if not await self._confirmed():
+            return False
+        if self._refusal is not None:  # it came before the PONG
+            raise OperationalError(f"NATS at {self._shown} refuses what is relayed: {self._refusal}")
+        return True
+
+    async def _confirmed(self) -> bool:
+        """Whether the PONG came, and on the connection that everything went to."""
+        flushed = asyncio.ensure_future(self._connection.flush(math.ceil(self._timeout_s)))
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            await asyncio.wait((flushed, lost), return_when=asyncio.FIRST_COMPLETED)
+            has_come = flushed.done() and not flushed.cancelled() and flushed.exception() is None
+            return has_come and not self._lost.is_set()
+        finally:
+            flushed.cancel()
+            lost.cancel()
+            await asyncio.gather(flushed, lost, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Give back the connection."""
+        await self._connection.close()

@@ -1,0 +1,237 @@
+"""`penstock restore`: makes streams of a backup, with their offsets, times and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from penstock.base.config import Intake
+from penstock.base.errors import OperationalError
+from penstock.cli import output, placed_rows
+from penstock.cli.failure import clearly, say_note
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
+
+if TYPE_CHECKING:
+    from penstock.cli.backup_files import GroupBackup, Manifest, PartitionBackup, StreamBackup
+    from penstock.client.blocking import Client
+    from penstock.client.placing import Placer
+    from penstock.messages import StreamInfo
+
+EXAMPLES = examples(
+    "# all streams, into another cluster",
+    "penstock restore /backups/penstock --server other:7422",
+    "# one, to look at, beside the one that is there; it stays paused",
+    "penstock restore /backups/penstock --stream orders --as orders-of-monday",
+)
+
+
+class Restored(NamedTuple):
+    """What became of one stream."""
+
+    stream: str
+    rows: int
+    partitions: int
+    groups: int
+    intake: str
+
+
+@clearly
+def restore(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A backup.")],
+    stream: Annotated[
+        str | None, typer.Option("--stream", metavar="NAME", help="Only this stream.  Default: all.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="With --stream: what it is called here. It stays paused then."),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option("--replicas", metavar="N", min=1, help="Default: as it was, but no more than there are brokers."),
+    ] = None,
+    paused: Annotated[
+        bool, typer.Option("--paused", help="Leave the streams paused, so that nobody listens for them yet.")
+    ] = False,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Make streams of a backup: the same rows at the same offsets, with the same times, and groups where they were.
+
+    Every file is verified before anything of it is stored, and the stream is compared with the backup in the end. It
+    can be interrupted, and run again: it goes on where the streams here end. A stream of that name that holds anything
+    else is left alone.
+
+    A stream is paused until all of it is there; then it takes messages, if it did when it was backed up.
+    """
+    from penstock.cli import backup_files
+
+    manifest = backup_files.read_manifest(folder)
+    if name is not None and stream is None:
+        raise typer.BadParameter("--as is for one stream: say which with --stream")
+    entries = _chosen(manifest, stream, folder)
+    with connected(ctx, server, timeout) as (client, seconds):
+        brokers = max(1, len(client.status(timeout=seconds).brokers))
+        restored = []
+        jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds) for entry in entries]
+        targets = [job.target() for job in jobs]  # all that is refused is refused before anything comes
+        total = sum(partition.end - partition.log_start for entry in entries for partition in entry.partitions)
+        with output.progress("Restoring", total, noun="offsets") as advance:
+            for job, info in zip(jobs, targets, strict=True):
+                rows = job.fill(info, advance)
+                groups = [one for one in manifest.groups if one.stream_id == job.entry.stream_id]
+                restored.append(job.finish(info, rows, groups, paused=paused or name is not None))
+    _say(restored, as_json=as_json)
+
+
+def _chosen(manifest: Manifest, name: str | None, folder: Path) -> list[StreamBackup]:
+    names = sorted({one.name for one in manifest.streams})
+    if name is not None and name not in names:
+        raise OperationalError(f"{folder} has no stream {name}; it has {', '.join(names) or 'none at all'}")
+    found = [manifest.stream(one) for one in names if name in (None, one)]
+    return [one for one in found if one is not None]
+
+
+class _Job(NamedTuple):
+    """One stream."""
+
+    client: Client
+    folder: Path
+    entry: StreamBackup
+    name: str
+    replicas: int | None
+    brokers: int
+    timeout_s: float
+
+    def target(self) -> StreamInfo:
+        """The stream here; made where it is not there. OperationalError: it is another one."""
+        from penstock.client.errors import StreamNotFound
+        from penstock.client.placing import create_paused
+
+        with suppress(StreamNotFound):
+            there = self.client.stream(self.name, timeout=self.timeout_s)
+            self._check(there)
+            return there
+        return create_paused(self.client, self._config(placed_rows.LATER), timeout=self.timeout_s)
+
+    def _config(self, changes: dict[str, Any]) -> Any:
+        config = self.entry.config
+        wanted = config.replicas or 1 if self.replicas is None else self.replicas
+        count = wanted if self.replicas is not None else min(wanted, self.brokers)
+        if count < wanted:
+            say_note(
+                f"note: {self.entry.name} had {wanted} replicas; there are {self.brokers} brokers: it gets {count}"
+            )
+        observers = min(config.observers, max(0, self.brokers - count))
+        min_isr = None if config.min_isr is None or config.min_isr > count else config.min_isr
+        fields = {"name": self.name, "replicas": count, "min_isr": min_isr, "observers": observers, **changes}
+        return msgspec.structs.replace(config, **fields)
+
+    def _check(self, there: StreamInfo) -> None:
+        text = f"stream {there.name} is there"
+        if there.intake != Intake.PAUSED:
+            text = f"{text}, and is {there.intake}: nothing is mixed with what it holds"
+            raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
+        if there.subject != self.entry.config.subject or len(there.partitions) != len(self.entry.partitions):
+            raise OperationalError(f"{text} with another subject, or other partitions; restore under another name")
+
+    def fill(self, info: StreamInfo, advance: Callable[[int], None]) -> int:
+        """Put what is not there yet; how many rows the backup has."""
+        from penstock.client.placing import Placer
+
+        done = rows = 0
+        for partition in self.entry.partitions:
+            placer = Placer(
+                self.client, info, partition.partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
+            )
+            self._check_beginning(info, partition, placer)
+            self._fill(placer, partition, partial(_tell, advance, done - partition.log_start))
+            done += partition.end - partition.log_start
+            rows += self._compare(info, partition)
+        return rows
+
+    def _fill(self, placer: Placer, partition: PartitionBackup, tell: Callable[[int], None]) -> None:
+        from penstock.cli import backup_files
+
+        for file in partition.files:
+            if file.end_offset > placer.end:
+                backup_files.check_file(self.folder, partition, file)
+        begin = max(placer.end, partition.log_start)
+        placed_rows.put(placer, backup_files.batches(self.folder, partition, begin), tell)
+        if placer.end < partition.end:
+            placer.begin_at(partition.end)  # nothing was kept of it
+        placer.give_up_before(min(partition.log_start, placer.end))
+
+    def _check_beginning(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> None:
+        """What is there already must be the beginning of this backup."""
+        from penstock.cli import backup_files
+        from penstock.client.batches import messages_of
+
+        if placer.start == placer.end:
+            return
+        text = f"stream {info.name} holds something else than {self.folder}: nothing is mixed with it"
+        if placer.end > partition.end:
+            raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
+        last = placed_rows.last_row(self.client, info, partition.partition, self.timeout_s)
+        if last is None:
+            return
+        for rows, _ in backup_files.batches(self.folder, partition, last.offset):
+            found = next(messages_of(rows.slice(0, 1)), None)
+            if found is not None:
+                here = (last.offset, last.timestamp_us, last.subject, last.value)
+                if here != (found.offset, found.timestamp_us, found.subject, found.value):
+                    break
+                return
+        raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
+
+    def _compare(self, info: StreamInfo, partition: PartitionBackup) -> int:
+        from penstock.cli import backup_files
+        from penstock.commitlog.checksums import RangeSums
+
+        places, sums = (partition.log_start, partition.end), RangeSums(partition.log_start, partition.end)
+        for _ in placed_rows.summed(backup_files.batches(self.folder, partition, partition.log_start), sums):
+            pass
+        return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
+
+    def finish(self, info: StreamInfo, rows: int, groups: list[GroupBackup], *, paused: bool) -> Restored:
+        """Give it the rest of its config, groups, and its state."""
+        if later := placed_rows.later(self.entry.config):
+            self.client.alter_stream(info, timeout=self.timeout_s, **later)
+        for group in groups:
+            offsets = {int(partition): offset for partition, offset in group.offsets.items()}
+            if offsets:
+                self.client.groups.commit(group.group, info, offsets, timeout=self.timeout_s)
+        intake = Intake.PAUSED if paused else Intake(self.entry.intake)
+        if intake is Intake.OPEN:
+            self.client.resume_stream(info, timeout=self.timeout_s)
+        elif intake is Intake.READ_ONLY:
+            self.client.make_read_only(info, timeout=self.timeout_s)
+        elif intake is Intake.SEALED:
+            self.client.seal_stream(info, timeout=self.timeout_s)
+        return Restored(info.name, rows, len(self.entry.partitions), len(groups), str(intake))
+
+
+def _tell(advance: Callable[[int], None], before: int, end: int) -> None:
+    advance(before + end)
+
+
+def _say(restored: list[Restored], *, as_json: bool) -> None:
+    if as_json:
+        for one in restored:
+            output.print_json(one._asdict())
+        return
+    table = output.table("stream", "rows", "groups", "intake", right=("rows", "groups"))
+    for one in restored:
+        table.add_row(*map(output.cell, (one.stream, output.count_text(one.rows), one.groups, one.intake)))
+    output.console().print(table)
+    for one in restored:
+        if one.intake == Intake.PAUSED:
+            say_note(f"stream {one.stream} is paused; `penstock stream resume {one.stream}` has it take messages")

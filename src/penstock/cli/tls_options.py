@@ -1,0 +1,68 @@
+"""`--tls-ca`, `--tls-cert` and `--tls-key`, which every command takes that takes `--server`.
+
+Rules: what they say becomes a part of the server's address (`tls://HOST:PORT?ca=FILE`), so that whatever takes a server
+takes them, too: clients, pipelines, the options of Spark.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, with_tls
+
+PANEL = "Connection"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MEANINGS = {
+    "ca": "Speak TLS, and check brokers against these authorities (PEM).  Default: $PENSTOCK_TLS_CA; with tls:// "
+    "before HOST:PORT, those that the system trusts.",
+    "cert": "Certificate (PEM) to show to brokers that ask for one.  Default: $PENSTOCK_TLS_CERT.",
+    "key": "The key (PEM) of that certificate.  Default: $PENSTOCK_TLS_KEY.",
+}
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    option = typer.Option(f"--tls-{name}", metavar="FILE", help=_MEANINGS[name], rich_help_panel=PANEL)
+    annotation = Annotated[str | None, option]
+    return inspect.Parameter(f"tls_{name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def with_tls_options(command: Callable[P, T]) -> Callable[P, T]:
+    """`command`, with these options behind its `server`; as it is if it has none."""
+    own = inspect.signature(command, eval_str=True)
+    if "server" not in own.parameters:
+        return command
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        files = {name: kwargs.pop(f"tls_{name}", None) for name in _MEANINGS}
+        given = {name: os.path.abspath(str(file)) for name, file in files.items() if file}
+        if given:
+            kwargs["server"] = _reached(kwargs.get("ctx"), kwargs.get("server"), given)
+        return command(*args, **kwargs)
+
+    together: list[inspect.Parameter] = []
+    for one in own.parameters.values():
+        together.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        together += map(_parameter, _MEANINGS) if one.name == "server" else ()
+    run.__signature__ = own.replace(parameters=together)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in together}
+    return run
+
+
+def _reached(context: Any, server: object, files: Mapping[str, str]) -> str:
+    """The server that is meant, named here, before the command or in the environment, each of its brokers with TLS."""
+    # Not imported above: the options of commands are made with what fails clearly, which has these.
+    from penstock.cli.options import Globals
+
+    found = None if context is None else context.find_object(Globals)
+    meant = server or (found.server if found else None) or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    return ",".join(with_tls(one, files) for one in str(meant).split(",") if one.strip())

@@ -1,0 +1,330 @@
+"""`penstock user …`: who may log in: add, list, rotate, limit and delete users."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.base import limits
+from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
+from penstock.cli import output
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.help import Command, Group
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
+
+if TYPE_CHECKING:
+    from penstock.access import Quotas
+    from penstock.client.users import Made
+    from penstock.messages import CredentialInfo, UserInfo
+
+app = typer.Typer(
+    cls=Group,
+    help="Add, list, rotate, limit and delete users: who may log in.",
+    epilog=examples(
+        "# the first user is an administrator: from then on everybody has to log in",
+        "penstock user add admin --admin",
+        "penstock --credentials admin.credentials user add billing --token --out billing.token",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+NONE = "none"
+_MIN_PASSWORD_CHARS = 8
+
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+_PasswordFile = Annotated[
+    Path | None,
+    typer.Option("--password-file", metavar="FILE", help="A file that holds the password; - reads it from stdin."),
+]
+_Token = Annotated[bool, typer.Option("--token", help="Draw a token, and print it once.")]
+_Nkey = Annotated[str | None, typer.Option("--nkey", metavar="PUBLIC_KEY", help="The public NATS nkey of a user (U…).")]
+_Expires = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="DURATION", help="How long it counts, such as 90d."),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Write the token there, for its owner only, and do not print it."),
+]
+
+
+@clearly
+def add(
+    ctx: typer.Context,
+    user: UserArgument,
+    admin: Annotated[bool, typer.Option("--admin", help="It may do everything.")] = False,
+    password_file: _PasswordFile = None,
+    token: _Token = False,
+    nkey: _Nkey = None,
+    expires: _Expires = None,
+    out: _Out = None,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Add a user. Without --password-file, --token and --nkey it asks for a password.
+
+    The first user of a cluster has to be an administrator: [bold]from then on everybody has to log in.[/bold] Any other
+    may do nothing until `penstock acl add` allows it.
+
+    A password or a token never reaches a broker: it gets what checks it. A token is shown once, here.
+    """
+    from penstock.access import Operation, Rule
+
+    made = _credential(user, password_file, token=token, nkey=nkey, expires=expires)
+    rules = (Rule(Operation.ADMIN),) if admin else ()
+    with connected(ctx, server, timeout) as (client, seconds), _kept(made, out):
+        client.users.create(user, made, rules=rules, timeout=seconds)
+    _tell_token(made, out)
+    may = "may do everything" if admin else f"may do nothing yet: penstock acl add {user} read --stream NAME"
+    typer.echo(f"user {user} was added; it {may}", err=True)
+
+
+@clearly
+def list_users(
+    ctx: typer.Context,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """List users, with what they log in, and how many rules they have. Who is no administrator sees himself."""
+    with connected(ctx, server, timeout) as (client, seconds):
+        found = client.users.all(timeout=seconds)
+    if not found.is_guarded:
+        typer.echo("nobody has to log in: there are no users (`penstock user add admin --admin`)", err=True)
+        return
+    users = [one for one in found.users if one.name != "*"]
+    if as_json:
+        for one in users:
+            output.print_json(one)
+        return
+    table = output.table("user", "logs in with", "rules", "append/s", "fetch/s", "connections", "since")
+    for one in users:
+        table.add_row(*map(output.cell, _row(one)))
+    output.console().print(table)
+
+
+def _row(user: UserInfo) -> tuple[object, ...]:
+    with_what = ", ".join(_credential_text(one) for one in user.credentials)
+    rules = "admin" if any(str(rule) == "admin" for rule in user.rules) else len(user.rules)
+    quotas = user.quotas
+    rates = (_rate_text(quotas.append_bytes_per_s), _rate_text(quotas.fetch_bytes_per_s), quotas.connections_max)
+    return user.name, with_what, rules, *rates, output.time_text(user.created_us)[:10]
+
+
+def _credential_text(one: CredentialInfo) -> str:
+    name = str(one.kind) if one.kind == "password" else f"{one.kind} {one.credential_id}"
+    if one.expires_us is None:
+        return name
+    until = f"{datetime.fromtimestamp(one.expires_us // 1_000_000, UTC):%Y-%m-%d}"
+    return f"{name} (until {until})" if one.expires_us > time.time_ns() // 1_000 else f"{name} (expired {until})"
+
+
+def _rate_text(rate: int | None) -> str | None:
+    return None if rate is None else format_bytes(rate)
+
+
+@clearly
+def rotate(
+    ctx: typer.Context,
+    user: UserArgument,
+    password_file: _PasswordFile = None,
+    token: _Token = False,
+    nkey: _Nkey = None,
+    expires: _Expires = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="ID", help="Take this token or nkey away at once; several times for several."),
+    ] = None,
+    out: _Out = None,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Give a user another password, or a further token or nkey; take some away. Everybody may do that with his own.
+
+    A new password takes the place of the old one at once. Tokens and nkeys count beside each other: add one, have the
+    programs use it, then take the old one away with --drop. Who has logged in with what is gone has to log in anew.
+    """
+    is_given = password_file is not None or token or nkey is not None
+    made = [_credential(user, password_file, token=token, nkey=nkey, expires=expires)] if is_given or not drop else []
+    with connected(ctx, server, timeout) as (client, seconds), _kept(made[0] if made else None, out):
+        client.users.alter(user, add=made, drop=drop or (), timeout=seconds)
+        now = client.users.get(user, timeout=seconds)
+    if made:
+        _tell_token(made[0], out)
+    left = "" if now is None else f": {', '.join(_credential_text(one) for one in now.credentials)}"
+    typer.echo(f"user {user} logs in with{left}", err=True)
+
+
+@clearly
+def limit(
+    ctx: typer.Context,
+    user: UserArgument,
+    append_rate: Annotated[
+        str | None,
+        typer.Option("--append-rate", metavar="SIZE", help=f"Bytes a second that it may append; {NONE}: no limit."),
+    ] = None,
+    fetch_rate: Annotated[
+        str | None,
+        typer.Option("--fetch-rate", metavar="SIZE", help=f"Bytes a second that it may fetch; {NONE}: no limit."),
+    ] = None,
+    connections: Annotated[
+        str | None,
+        typer.Option("--connections", metavar="N", help=f"How many it may have; {NONE}: no limit."),
+    ] = None,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Limit what a user may use of each broker, over the socket. Who is over a rate waits, and is told how long."""
+    import msgspec
+
+    given: dict[str, int | None] = {}
+    for name, text in (("append_bytes_per_s", append_rate), ("fetch_bytes_per_s", fetch_rate)):
+        if text is not None:
+            given[name] = None if text == NONE else parse_bytes(text)
+    if connections is not None:
+        given["connections_max"] = None if connections == NONE else _count(connections)
+    if not given:
+        raise typer.BadParameter("give --append-rate, --fetch-rate or --connections")
+    with connected(ctx, server, timeout) as (client, seconds):
+        there = client.users.get(user, timeout=seconds)
+        if there is None:
+            say_error(f"there is no user {user}")
+            raise typer.Exit(FAILED)
+        quotas = msgspec.structs.replace(there.quotas, **given)
+        client.users.alter(user, quotas=quotas, timeout=seconds)
+    typer.echo(f"user {user} may use of each broker: {_quotas_text(quotas)}", err=True)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= limits.CONNECTIONS_MAX):
+        raise typer.BadParameter(f"{text!r} is not a number from 1 to {limits.CONNECTIONS_MAX}")
+    return int(text)
+
+
+def _quotas_text(quotas: Quotas) -> str:
+    parts = [
+        None if quotas.append_bytes_per_s is None else f"append {format_bytes(quotas.append_bytes_per_s)}/s",
+        None if quotas.fetch_bytes_per_s is None else f"fetch {format_bytes(quotas.fetch_bytes_per_s)}/s",
+        None if quotas.connections_max is None else f"{quotas.connections_max} connections",
+    ]
+    return ", ".join(filter(None, parts)) or "as much as there is"
+
+
+@clearly
+def delete(
+    ctx: typer.Context,
+    user: UserArgument,
+    yes: Yes = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Delete a user and its rules. Asks first. Its programs are refused from then on; the last administrator stays."""
+    if not yes:
+        confirm(f"Delete user {user}, and all it may do?", f"user {user} stays")
+    with connected(ctx, server, timeout) as (client, seconds):
+        client.users.delete(user, timeout=seconds)
+    typer.echo(f"user {user} was deleted", err=True)
+
+
+# Credentials
+
+
+def _credential(user: str, password_file: Path | None, *, token: bool, nkey: str | None, expires: str | None) -> Made:
+    from penstock.client.users import nkey_credential, password_credential, token_credential
+
+    if (password_file is not None) + token + (nkey is not None) > 1:
+        raise typer.BadParameter("give one of --password-file, --token and --nkey")
+    until = None if expires is None else datetime.now(UTC) + timedelta(microseconds=parse_duration_us(expires))
+    if token:
+        return token_credential(user, expires=until)
+    if nkey is not None:
+        return nkey_credential(nkey, expires=until)
+    return password_credential(_password(user, password_file), expires=until)
+
+
+def _password(user: str, file: Path | None) -> str:
+    if file is not None:
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+            password = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().rstrip("\r\n")
+    elif not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to type a password; give --password-file, --token or --nkey")
+    else:
+        password = getpass.getpass(f"Password for {user}: ")
+        if getpass.getpass("Again: ") != password:
+            raise ValueError("the two passwords are not the same; nothing was done")
+    if len(password) < _MIN_PASSWORD_CHARS:
+        raise ValueError(f"the password has {len(password)} characters; take {_MIN_PASSWORD_CHARS} at least")
+    return password
+
+
+class _kept:  # noqa: N801 (used as a statement)
+    """A file for the token, made before it counts: else a disk that is full would lose it."""
+
+    def __init__(self, made: Made | None, file: Path | None) -> None:
+        self._made = made
+        self._file = file
+
+    def __enter__(self) -> None:
+        if self._file is None:
+            return
+        if self._made is None or self._made.token is None:
+            raise typer.BadParameter("--out is for a token; give --token, too")
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(f"{self._made.token}\n")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None and self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+
+def _tell_token(made: Made, out: Path | None) -> None:
+    if made.token is None:
+        return
+    if out is None:
+        typer.echo(made.token)
+        typer.echo("that is the token: nobody can show it again", err=True)
+    else:
+        typer.echo(f"the token is in {out}: penstock --credentials {out} …", err=True)
+
+
+for _name, _command, _lines in (
+    (
+        "add",
+        add,
+        (
+            "penstock user add admin --admin",
+            "# for a program: a token, in a file that only its owner reads",
+            "penstock user add billing --token --out billing.token",
+            "penstock user add ci --nkey UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4",
+        ),
+    ),
+    ("list", list_users, ("penstock user list", "penstock user list --json")),
+    (
+        "rotate",
+        rotate,
+        (
+            "penstock user rotate admin",
+            "penstock user rotate billing --token --out new.token",
+            "penstock user rotate billing --drop 4f3a9c21",
+        ),
+    ),
+    ("limit", limit, ("penstock user limit billing --append-rate 10MiB --fetch-rate 50MiB --connections 20",)),
+    ("delete", delete, ("penstock user delete billing",)),
+):
+    app.command(_name, cls=Command, epilog=examples(*_lines))(_command)

@@ -1,0 +1,88 @@
+"""`penstock verify` of a backup: every file against the manifest, every batch against its checksum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from penstock.base.errors import CorruptionError
+from penstock.base.units import format_bytes
+from penstock.cli import backup_files, output
+from penstock.cli.failure import FAILED, say_error
+
+
+class Verdict(NamedTuple):
+    """What was found of one partition."""
+
+    stream: str
+    partition: int
+    files: int
+    log_start: int
+    end: int
+    rows: int
+    size_bytes: int
+    verdict: str
+    file: str = ""
+    position: int = 0
+    expected: str = ""
+    found: str = ""
+
+
+def is_backup(path: Path) -> bool:
+    """Whether a folder is one."""
+    return (path / backup_files.MANIFEST).exists()
+
+
+def verify_backup(folder: Path, stream: str | None, *, as_json: bool) -> None:
+    """Show what is in it, and what of it is damaged; exit code 1 if anything is."""
+    manifest = backup_files.read_manifest(folder)
+    wanted = [entry for entry in manifest.streams if stream in (None, entry.name)]
+    parts = [(entry, partition) for entry in wanted for partition in entry.partitions]
+    total = sum(file.size_bytes for _, partition in parts for file in partition.files)
+    found, done = [], 0
+    with output.progress("Verifying", total) as advance:
+        for entry, partition in parts:
+            mistake: CorruptionError | None = None
+            for file in partition.files:
+                try:
+                    backup_files.check_file(folder, partition, file)
+                except CorruptionError as error:
+                    mistake = mistake or error
+                done += file.size_bytes
+                advance(done)
+            found.append(_verdict(entry, partition, mistake))
+    _show(folder, found, as_json=as_json)
+
+
+def _verdict(
+    entry: backup_files.StreamBackup, partition: backup_files.PartitionBackup, mistake: CorruptionError | None
+) -> Verdict:
+    rows, size = sum(one.rows for one in partition.files), sum(one.size_bytes for one in partition.files)
+    counts = (entry.name, partition.partition, len(partition.files), partition.log_start, partition.end, rows, size)
+    if mistake is None:
+        return Verdict(*counts, "sound")
+    return Verdict(*counts, "damaged", mistake.file, mistake.position, str(mistake.expected), str(mistake.found))
+
+
+def _show(folder: Path, found: list[Verdict], *, as_json: bool) -> None:
+    damaged = [one for one in found if one.verdict != "sound"]
+    if as_json:
+        for one in found:
+            output.print_json(one._asdict())
+    else:
+        table = output.table("stream", "files", "offsets", "rows", "bytes", "verdict", right=("files", "rows", "bytes"))
+        for one in found:
+            offsets = f"{one.log_start} to {one.end - 1}" if one.end > one.log_start else "-"
+            size = format_bytes(one.size_bytes)
+            name = f"{one.stream}/{one.partition}"
+            table.add_row(*map(output.cell, (name, one.files, offsets, output.count_text(one.rows), size, one.verdict)))
+        output.console().print(table)
+        for one in damaged:
+            say_error(f"{one.file}: at byte {one.position}: expected {one.expected}, found {one.found}")
+        if not damaged:
+            rows = output.counted(sum(one.rows for one in found), "row")
+            output.console().print(output.cell(f"Sound: a backup of {rows}.", "green"))
+    if damaged:
+        raise typer.Exit(FAILED)

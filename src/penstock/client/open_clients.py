@@ -1,0 +1,22 @@
+"""Blocking clients that nobody has closed: they are when the program ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from typing import Protocol
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+OPEN_CLIENTS: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(OPEN_CLIENTS):
+        with contextlib.suppress(Exception):
+            client.close()

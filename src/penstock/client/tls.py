@@ -1,0 +1,160 @@
+"""TLS of a client: which files it uses, and what it makes of what goes wrong.
+
+Rules: the environment fills in what is not given. A certificate and its key come from one place. The files are read
+when the client is made, and again when one of them has changed, for connections that are made from then on; what cannot
+be used then changes nothing. All brokers are reached in the same way, also those of which the others tell.
+
+| `tls`           | server             | `PENSTOCK_TLS_CA` | what is spoken                                            |
+|-----------------|--------------------|-------------------|-----------------------------------------------------------|
+| not given       | `HOST:PORT`        | not set           | plain                                                     |
+| not given       | `HOST:PORT`        | set               | TLS                                                       |
+| not given       | `tls://HOST:PORT`  | any               | TLS; without a CA, those are trusted that the system does |
+| True, or options| any                | any               | the same                                                  |
+| False           | `HOST:PORT`        | any               | plain                                                     |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.base.tls_errors import Words, tls_mistake
+from penstock.client.addresses import parse_tls
+
+CA_VARIABLE = "PENSTOCK_TLS_CA"
+CERT_VARIABLE = "PENSTOCK_TLS_CERT"
+KEY_VARIABLE = "PENSTOCK_TLS_KEY"
+
+_WORDS = Words(
+    authority=f"tls ca=, --tls-ca or {CA_VARIABLE}",
+    certificate=f"tls cert= and key=, --tls-cert and --tls-key, or {CERT_VARIABLE} and {KEY_VARIABLE}",
+    name="tls server_name=",
+    plain=f"connect without (tls=False, HOST:PORT, no {CA_VARIABLE}), or give the broker a certificate (tls_cert)",
+)
+
+_File = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """How a client speaks TLS. `ca`, `cert` and `key` are PEM files.
+
+    `ca`: the authorities that brokers are checked against; None: those that the system trusts. `cert` and `key`: what
+    the client shows of itself. `server_name`: what the certificates of brokers must be for, where that is not the host
+    at which each is reached.
+    """
+
+    ca: _File | None = None
+    cert: _File | None = None
+    key: _File | None = None
+    server_name: str | None = None
+
+
+def settled(
+    servers: Sequence[str], tls: bool | TlsOptions | None, environment: Mapping[str, str]
+) -> tuple[tuple[str, ...], TlsOptions | None]:
+    """HOST:PORT of each server, and how TLS is spoken, if it is. ValueError: what does not go together."""
+    parsed = [parse_tls(one) for one in servers]
+    addresses = tuple(dict.fromkeys(address for address, _ in parsed))
+    kinds = {said is not None for _, said in parsed}
+    if len(kinds) > 1:
+        raise ValueError("some servers have tls://, some not; all brokers of a cluster are reached in the same way")
+    told = _told(said for _, said in parsed if said)
+    if tls is False:
+        if kinds == {True}:
+            raise ValueError("the server has tls://, and tls is False")
+        return addresses, None
+    if tls is None and kinds == {False} and not environment.get(CA_VARIABLE):
+        return addresses, None
+    options = tls if isinstance(tls, TlsOptions) else TlsOptions()
+    return addresses, _filled(options, told, environment)
+
+
+def _told(queries: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What the servers say, together."""
+    together: dict[str, str] = {}
+    for one in queries:
+        for name, value in one.items():
+            if together.setdefault(name, value) != value:
+                raise ValueError(f"two servers say different files for {name}: {together[name]} and {value}")
+    return together
+
+
+def _filled(options: TlsOptions, told: Mapping[str, str], environment: Mapping[str, str]) -> TlsOptions:
+    missing = {field.name: told.get(field.name) for field in fields(options) if getattr(options, field.name) is None}
+    if options.cert is not None:
+        missing.pop("key", None)
+    options = replace(options, **{name: value for name, value in missing.items() if value})
+    if options.ca is None and environment.get(CA_VARIABLE):
+        options = replace(options, ca=environment[CA_VARIABLE])
+    if options.cert is None and options.key is None and environment.get(CERT_VARIABLE):
+        key = environment.get(KEY_VARIABLE) or None
+        options = replace(options, cert=environment[CERT_VARIABLE], key=key)
+    return options
+
+
+class ClientTls:
+    """What the files of one client hold. ValueError: which one cannot be used; blocking."""
+
+    def __init__(self, options: TlsOptions) -> None:
+        if options.key is not None and options.cert is None:
+            raise ValueError("a key of TLS needs its certificate (cert)")
+        self._options = options
+        named = (options.ca, options.cert, options.key)
+        self._files = tuple(Path(one) for one in named if one is not None)
+        self._signature = self._look()
+        self._context = self._made()
+
+    def dialling(self, host: str) -> dict[str, Any]:
+        """What asyncio's `create_connection` takes besides, to reach a broker at `host`."""
+        signature = self._look()
+        if signature != self._signature:
+            self._signature = signature
+            with contextlib.suppress(ValueError):  # half of it is new, perhaps: then it changes once more
+                self._context = self._made()
+        return {"ssl": self._context, "server_hostname": self._options.server_name or host}
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for file in self._files:
+            try:
+                state = os.stat(file)
+                found.append((state.st_mtime_ns, state.st_size, state.st_ino))
+            except OSError:
+                found.append(None)
+        return found
+
+    def _made(self) -> ssl.SSLContext:
+        options = self._options
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        file: object = options.ca
+        try:
+            if options.ca is None:
+                context.load_default_certs()
+            else:
+                context.load_verify_locations(options.ca)
+            if options.cert is not None:
+                file = options.cert if options.key is None else f"{options.cert} with {options.key}"
+                # A key that asks for a passphrase would wait for somebody at the terminal.
+                context.load_cert_chain(options.cert, options.key, password=lambda: "")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"cannot use {file} for TLS: {reason}") from None
+        return context
+
+
+def plain(host: str) -> dict[str, Any]:
+    """As `ClientTls.dialling`, where no TLS is spoken."""
+    return {}
+
+
+def why(error: BaseException | None) -> str | None:
+    """What went wrong, and what to do; None: it was not TLS."""
+    return tls_mistake(error, _WORDS)

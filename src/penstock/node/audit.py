@@ -1,0 +1,247 @@
+"""The stream `__audit`: who has changed what in the cluster, row by row.
+
+    key    the index of the command, in decimal
+    value  {"index":17,"time":"2026-11-25T23:00:00.000000Z","by":"ann","act":"delete_stream","stream":"orders", …}
+
+Rules: a row is of a command that the metadata leader has taken and that has changed something; it is written by the
+leader of `__audit`, which hears of all commands like any other broker. The last row says up to where they are written,
+so each is there once, whoever led meanwhile. Every broker remembers the last AUDIT_ACTS_KEPT of them: what was done
+before that, or before its snapshot, while nobody wrote, is told as a gap: `act` is "unknown", and the index that of the
+last one. Secrets, and what checks them, are in no row. The stream is made once there are users; nobody is somebody
+before that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.config import Acks, Encryption, StreamConfig
+from penstock.base.errors import RemoteError
+from penstock.base.ids import PartitionId, PartitionKey
+from penstock.batch import codec
+from penstock.commitlog import LogView
+from penstock.hot.group import Group
+from penstock.messages import Response
+from penstock.metadata.acts import is_act
+from penstock.metadata.commands import (
+    AddPartitions,
+    AlterStream,
+    AlterUser,
+    ChangeRules,
+    Command,
+    CreateStream,
+    CreateUser,
+    DeleteStream,
+    DeleteUser,
+    ReportArchived,
+    SetIntake,
+    TruncatePartition,
+)
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.node.partition import Partition
+from penstock.node.queries import Query
+from penstock.node.step import Inside, Lane, Outbox
+from penstock.replication.leader import Leadership
+
+AUDIT_STREAM = "__audit"
+SUBJECT = b"$PENSTOCK.audit"
+
+_encoder = msgspec.json.Encoder()
+
+
+def audit_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
+    """What `__audit` is made with."""
+    return StreamConfig(
+        name=AUDIT_STREAM,
+        subject=SUBJECT.decode(),
+        acks=Acks.NEVER,
+        dedup_window_ms=None,
+        max_age_ms=limits.AUDIT_AGE_MS,
+        segment_age_ms=limits.AUDIT_SEGMENT_AGE_MS,
+        encryption=encryption,
+    )
+
+
+class Act(NamedTuple):
+    """One command that is told; `row` is its value."""
+
+    at: int  # the index of the command
+    row: bytes
+
+
+def act_of(index: int, command: Command, outcome: Outcome) -> Act | None:
+    """What is told of a command that was applied; None: nothing."""
+    if not is_act(command, outcome) or (told := _told(command, outcome)) is None:
+        return None
+    by = getattr(command, "by", "")
+    fields = {"index": index, "time": _time(_when_us(command)), "by": by, **told}
+    return Act(index, _encoder.encode({name: value for name, value in fields.items() if value not in (None, "")}))
+
+
+def _when_us(command: Command) -> int:
+    for name in ("at_us", "created_us", "altered_us", "deleted_us", "changed_us", "since_us"):
+        if when_us := getattr(command, name, 0):
+            return int(when_us)
+    return 0
+
+
+def _time(when_us: int) -> str | None:
+    if not when_us:
+        return None
+    moment = datetime.fromtimestamp(when_us // 1_000_000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{when_us % 1_000_000:06d}Z"
+
+
+def _told(command: Command, outcome: Outcome) -> dict[str, Any] | None:
+    stream = None if outcome.stream is None else outcome.stream.name
+    match command:
+        case CreateStream():
+            return {"act": "create_stream", "stream": stream, "subject": command.config.subject}
+        case AlterStream():
+            return {"act": "alter_stream", "stream": stream, "changes": command.changes}
+        case AddPartitions():
+            partitions = command.before + len(command.assignments)
+            return {"act": "alter_stream", "stream": stream, "changes": {"partitions": partitions}}
+        case DeleteStream():
+            return {"act": "delete_stream", "stream": stream}
+        case SetIntake():
+            return {"act": "set_intake", "stream": stream, "intake": command.intake}
+        case TruncatePartition():
+            return {"act": "truncate", "stream": stream, "partition": command.partition, "before": command.before}
+        case ReportArchived():
+            return {"act": "forget_archive", "stream": stream, "archive": command.archive}
+        case CreateUser():
+            user = command.user
+            ids = [one.credential_id for one in user.credentials]
+            rules = [str(rule) for rule in user.rules]
+            return {"act": "create_user", "user": user.name, "credentials": ids, "rules": rules}
+        case AlterUser():
+            added = [one.credential_id for one in command.add]
+            changes: dict[str, Any] = {"added": added or None, "dropped": list(command.drop) or None}
+            if command.quotas is not None:
+                changes["quotas"] = msgspec.structs.asdict(command.quotas)
+            shown = {name: value for name, value in changes.items() if value is not None}
+            return {"act": "alter_user", "user": command.name, **shown}
+        case DeleteUser():
+            return {"act": "delete_user", "user": command.name}
+        case ChangeRules():
+            both = {"added": list(map(str, command.add)), "dropped": list(map(str, command.drop))}
+            return {"act": "change_rules", "user": command.name, **{name: one for name, one in both.items() if one}}
+    return None
+
+
+class _LastIndex(Query):
+    """Up to which command a log tells; in a disk thread."""
+
+    def __init__(self, view: LogView, end: int) -> None:
+        super().__init__(view)
+        self._end = end
+        self.index = 0
+
+    def run(self) -> None:
+        """RemoteError corrupt_range, OSError, QueryGivenUpError."""
+        for _, data in self._batches(self._view.log_start, self._end, reverse=True):
+            keys = codec.check_rows(data).column("key").to_pylist()
+            self.index = max((int(key) for key in keys if key is not None and key.isdigit()), default=0)
+            return
+
+
+class _Writing(NamedTuple):
+    """One leadership of `__audit`."""
+
+    leadership: Leadership
+    reading: _LastIndex
+
+
+class Audit:
+    """See the module. `write` appends one batch to a partition that is led here."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        image: Callable[[], ClusterImage],
+        partitions: Mapping[PartitionKey, Partition],
+        write: Callable[[Partition, Inside, bytearray], None],
+    ) -> None:
+        self._outbox = outbox
+        self._image = image
+        self._partitions = partitions
+        self._write = write
+        self._acts: deque[Act] = deque(maxlen=limits.AUDIT_ACTS_KEPT)
+        self._known_from = 0  # what was done up to this index, and is not among them, is not known here
+        self._writing: _Writing | None = None
+        self._written: int | None = None  # the index of the last command that is in the log; None: not read yet
+
+    def begin(self, image: ClusterImage) -> None:
+        """What that image comes to was not heard of command by command."""
+        self._known_from = max(self._known_from, image.acted)
+
+    def applied(self, index: int, command: Command, outcome: Outcome) -> None:
+        """A command has changed something."""
+        if (act := act_of(index, command, outcome)) is not None:
+            if len(self._acts) == self._acts.maxlen:
+                self._known_from = self._acts[0].at
+            self._acts.append(act)
+
+    def look(self) -> None:
+        """Write what is not written, if that is this broker's to do."""
+        partition = self._led()
+        if partition is None:
+            self._writing = self._written = None
+            return
+        leadership = partition.leadership
+        assert leadership is not None
+        if self._writing is None or self._writing.leadership is not leadership:
+            self._read(partition, leadership)
+        elif self._written is not None:
+            self._write_missing(partition, self._written)
+
+    def _led(self) -> Partition | None:
+        stream_id = self._image().names.get(AUDIT_STREAM)
+        if stream_id is None:
+            return None
+        partition = self._partitions.get(PartitionKey(stream_id, PartitionId(0)))
+        if partition is None or partition.leadership is None or not partition.is_writable or partition.when_idle:
+            return None
+        return partition
+
+    def _read(self, partition: Partition, leadership: Leadership) -> None:
+        reading = _LastIndex(partition.view(), partition.log.log_end)
+        writing = self._writing = _Writing(leadership, reading)
+        self._written = None
+
+        def done(error: Exception | None) -> None:
+            if self._writing is not writing:
+                return
+            if error is None:
+                self._written = reading.index
+                self.look()
+            else:
+                self._writing = None  # with the next look again
+
+        self._outbox.work(Lane.READ, reading.run, done)
+
+    def _write_missing(self, partition: Partition, written: int) -> None:
+        acts = [act for act in self._acts if act.at > written]
+        if written < self._known_from and written:
+            gap = {"index": self._known_from, "act": "unknown", "after": written}
+            acts.insert(0, Act(self._known_from, _encoder.encode(gap)))
+        acts = acts[: limits.AUDIT_ROWS_AT_ONCE]
+        if not acts:
+            return
+        keys = [str(act.at).encode() for act in acts]
+        group = Group.of([SUBJECT] * len(acts), [act.row for act in acts], keys=keys)
+        data = codec.encode(group, 0, len(acts), base_offset=0, timestamp_us=0, leader_epoch=0)[0]
+        self._written = acts[-1].at
+
+        def stored(response: Response | RemoteError) -> None:
+            if isinstance(response, RemoteError):
+                self._writing = None  # read again what is there
+
+        self._write(partition, Inside(stored), data)

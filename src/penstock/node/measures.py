@@ -1,0 +1,192 @@
+"""What is measured of a node, as families of a page of metrics. Reads everything, changes nothing, but for one thing:
+offsets of groups that nobody has asked for since the failover of their coordinator are read.
+
+Rules: nothing here is done while messages flow; it is done when somebody asks. How much is told is bounded: of more
+than METRIC_PARTITIONS_MAX partitions the streams are told, with `*` for the partition, and of more streams than that
+all of them together; so with the offsets of groups. What takes long for many partitions pauses every now and then (a
+None), and must stand that partitions, groups and leaderships come and go in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.base.meters import Families, Family, Histogram, Sample, single
+from penstock.messages import PartitionHealth
+from penstock.node import metrics
+from penstock.node.cluster import Cluster
+from penstock.node.listening import Listening
+from penstock.node.meters import Meters, Traffic
+from penstock.node.metrics import EACH_PARTITION, PartitionRow
+from penstock.node.offsets import GroupOffsets
+from penstock.node.partition import Partition
+from penstock.node.replicas import Replicas
+from penstock.node.report import Report
+
+ALL = "*"
+"""Stands in a label where things are told together; no stream and no group is called so."""
+_NO_TRAFFIC = Traffic(Histogram.of_rows(), Histogram.of_sizes())
+_Labels = tuple[str, ...]
+
+
+class Measures:
+    """`in_flight_bytes` is all that the node holds and has not answered."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        replicas: Replicas,
+        listening: Listening,
+        offsets: GroupOffsets,
+        report: Report,
+        meters: Meters,
+        clock: Callable[[], Now],
+        in_flight_bytes: Callable[[], int],
+        in_flight_bytes_max: int,
+    ) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self._listening = listening
+        self._offsets = offsets
+        self._report = report
+        self._meters = meters
+        self._clock = clock
+        self._in_flight_bytes = in_flight_bytes
+        self._in_flight_bytes_max = in_flight_bytes_max
+
+    def families(self) -> Families:
+        """All of them."""
+        yield from self._counted()
+        yield from self._broker()
+        yield from self._raft()
+        yield from self._states()
+        yield from self._partitions()
+        yield from self._groups()
+
+    def _counted(self) -> Families:
+        meters = self._meters
+        told = meters.told()
+        for name, metric in metrics.COUNTERS.items():
+            yield single(metric, told.get(name, 0))
+        yield single(metrics.BATCH_ROWS, meters.batch_rows)
+        yield single(metrics.BATCH_BYTES, meters.batch_bytes)
+        yield single(metrics.ACK_SECONDS, meters.ack_us)
+        yield single(metrics.LOG_SYNC_SECONDS, meters.sync_us)
+        yield single(metrics.METADATA_SYNC_SECONDS, self._cluster.quorum.sync_us)
+
+    def _broker(self) -> Families:
+        gaps, now = self._listening.gaps, self._clock()
+        yield single(metrics.IN_FLIGHT_BYTES, self._in_flight_bytes())
+        yield single(metrics.IN_FLIGHT_BYTES_MAX, self._in_flight_bytes_max)
+        yield single(metrics.LEADER_CHANGES, self._replicas.chronicle.led_count)
+        yield single(metrics.STALLED_SYNCS, self._replicas.upkeep.stalled_count)
+        yield single(metrics.GAPS, gaps.ended_count)
+        yield single(metrics.GAP_SECONDS, gaps.ended_us)
+        since_us = gaps.open_since()
+        yield single(metrics.GAP_OPEN_SECONDS, 0 if since_us is None else max(0, now.wall_us - since_us))
+
+    def _raft(self) -> Families:
+        cluster, quorum = self._cluster, self._cluster.quorum
+        yield single(metrics.RAFT_TERM, quorum.term)
+        yield single(metrics.RAFT_COMMIT, quorum.commit)
+        yield single(metrics.RAFT_APPLIED, quorum.applied)
+        yield single(metrics.RAFT_LEADER, 0 if quorum.leader is None else int(quorum.leader))
+        yield single(metrics.RAFT_IS_LEADER, int(quorum.is_leader))
+        yield single(metrics.VOTERS, len(quorum.membership.voters))
+        yield single(metrics.VOTERS_REACHABLE, cluster.voters_reachable)
+        known = Counter("live" if one.is_live else "away" for one in cluster.image.brokers.values())
+        yield Family(metrics.BROKERS, [Sample((state,), known[state]) for state in ("live", "away")])
+
+    def _states(self) -> Families:
+        """As the status of the broker has them."""
+        streams = list(self._cluster.image.streams.values())
+        yield single(metrics.STREAMS, len(streams))
+        by_state: Counter[str] = Counter()
+        places = ((one.stream_id, number) for one in streams for number in range(len(one.partitions)))
+        for stream_id, number in _with_pauses(places):
+            if stream_id is None:
+                yield None
+            elif stream_id in self._cluster.image.streams:
+                by_state[self._report.state(PartitionKey(StreamId(stream_id), PartitionId(number)))] += 1
+        yield Family(metrics.PARTITIONS, [Sample((str(state),), by_state[state]) for state in PartitionHealth])
+
+    # By partition
+
+    def _partitions(self) -> Families:
+        there = list(self._replicas.partitions.values())
+        labels_of = _level(there)
+        values: list[dict[_Labels, float]] = [{} for _ in EACH_PARTITION]
+        dropped: dict[_Labels, int] = defaultdict(int)
+        for at, partition in enumerate(there):
+            if at % limits.METRIC_TURN == limits.METRIC_TURN - 1:
+                yield None
+            if partition.when_idle is not None:
+                continue  # its stream is gone
+            labels = labels_of(partition)
+            for row, found in zip(EACH_PARTITION, values, strict=True):
+                if (value := row.value(self._of(partition))) is not None:
+                    found[labels] = row.joined(found[labels], value) if labels in found else value
+            for reason, count in partition.dropped.items():
+                dropped[*labels, reason] += count
+        for row, found in zip(EACH_PARTITION, values, strict=True):
+            yield Family(row.metric, [Sample(labels, value) for labels, value in found.items()])
+            yield None
+        yield Family(metrics.DROPPED, [Sample(labels, count) for labels, count in dropped.items()])
+
+    def _of(self, partition: Partition) -> PartitionRow:
+        traffic = self._meters.traffic.get(partition.key, _NO_TRAFFIC)
+        return PartitionRow(partition, traffic, self._replicas.behind_us(partition), self._clock())
+
+    # By group
+
+    def _groups(self) -> Families:
+        kept = self._offsets.known()
+        count = sum(map(len, kept))
+        yield single(metrics.GROUP_OFFSETS, count)
+        committed: dict[_Labels, float] = {}
+        lags: dict[_Labels, float] = {}
+        is_named = count <= limits.METRIC_GROUP_OFFSETS_MAX
+        streams = 0 if is_named else sum(one.stream_count for one in kept)
+        is_grouped = is_named or streams <= limits.METRIC_GROUP_OFFSETS_MAX
+        for offsets in kept:
+            for group, stream_id, of_partitions in offsets.all():
+                yield None
+                state = self._cluster.image.streams.get(StreamId(stream_id))
+                if state is None:
+                    continue
+                for number, one in of_partitions.items():
+                    labels = (group, state.name, str(number) if is_named else ALL) if is_grouped else (ALL, ALL, ALL)
+                    offset = one.position.offset
+                    committed[labels] = committed.get(labels, 0) + offset
+                    if (end := self._committed_end(PartitionKey(StreamId(stream_id), PartitionId(number)))) is not None:
+                        lags[labels] = lags.get(labels, 0) + max(0, end - offset)
+        yield Family(metrics.GROUP_OFFSET, [Sample(labels, value) for labels, value in committed.items()])
+        yield Family(metrics.GROUP_LAG, [Sample(labels, value) for labels, value in lags.items()])
+
+    def _committed_end(self, key: PartitionKey) -> int | None:
+        """As far as this broker knows it: of what it leads or follows."""
+        partition = self._replicas.partitions.get(key)
+        if partition is None or (partition.leadership is None and partition.following is None):
+            return None
+        return partition.committed_end
+
+
+def _level(there: list[Partition]) -> Callable[[Partition], _Labels]:
+    """How each is named, where there are so many."""
+    if len(there) <= limits.METRIC_PARTITIONS_MAX:
+        return lambda partition: (partition.stream.name, str(partition.key.partition))
+    if len({partition.key.stream_id for partition in there}) <= limits.METRIC_PARTITIONS_MAX:
+        return lambda partition: (partition.stream.name, ALL)
+    return lambda partition: (ALL, ALL)
+
+
+def _with_pauses(places: Iterator[tuple[StreamId, int]]) -> Iterator[tuple[StreamId | None, int]]:
+    """Each of them; a None behind every METRIC_TURN."""
+    while some := list(islice(places, limits.METRIC_TURN)):
+        yield from some
+        yield None, 0

@@ -1,0 +1,198 @@
+"""The table of what is measured of a node. Names are Prometheus's way: base units, `_total` where it only grows.
+
+Rules: a metric is never given another meaning; a name that went is not used again. Labels are of few values, or bounded
+by limits (see `measures`). None holds what somebody wrote: neither keys, nor subjects, nor addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.base.clock import Now
+from penstock.base.meters import Kind, Metric
+from penstock.node.meters import Traffic
+from penstock.node.partition import Partition
+
+_US = 1e-6
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+COUNTERS = {
+    "messages_in": Metric("penstock_messages_in_total", _COUNTER, "Messages stored by the partitions led here."),
+    "bytes_in": Metric("penstock_bytes_in_total", _COUNTER, "Bytes that these took in the logs."),
+    "acks_made": Metric("penstock_acks_total", _COUNTER, "Publishers told over NATS that a message is stored."),
+    "duplicates": Metric("penstock_duplicates_total", _COUNTER, "Messages and batches that were stored already."),
+    "dropped": Metric("penstock_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped."),
+    "fetched_bytes": Metric("penstock_fetched_bytes_total", _COUNTER, "Bytes of batches that clients were given."),
+    "replicated_bytes": Metric("penstock_replicated_bytes_total", _COUNTER, "Bytes taken from the leaders followed."),
+    "disk_full": Metric("penstock_disk_full_total", _COUNTER, "Appends that failed because the disk was full."),
+    "cleaned_segments": Metric("penstock_cleaned_segments_total", _COUNTER,
+                               "Segments that the cleaner wrote anew: merged, compacted, compressed or expired."),
+    "cleaned_bytes": Metric("penstock_cleaner_saved_bytes", _GAUGE,
+                            "Bytes by which the cleaner has made logs smaller since the start."),
+    "retained_segments": Metric("penstock_retention_segments_total", _COUNTER, "Segments that retention removed."),
+    "scrub_passes": Metric("penstock_scrub_passes_total", _COUNTER, "Passes over all logs in search of damage."),
+    "scrubbed_bytes": Metric("penstock_scrubbed_bytes_total", _COUNTER, "Bytes read in search of damage."),
+    "scrubbed_damage": Metric("penstock_scrub_findings_total", _COUNTER, "Damaged places that were found by that."),
+    "repaired_ranges": Metric("penstock_repaired_ranges_total", _COUNTER, "Damaged ranges mended from a replica."),
+    "repaired_bytes": Metric("penstock_repaired_bytes_total", _COUNTER, "Bytes fetched from a replica for that."),
+}  # fmt: skip
+"""By the name under which the node counts them."""
+
+BATCH_ROWS = Metric("penstock_batch_rows", _HISTOGRAM, "Messages in a batch, as its leader wrote it.")
+BATCH_BYTES = Metric("penstock_batch_bytes", _HISTOGRAM, "Bytes of a batch, as its leader wrote it.")
+ACK_SECONDS = Metric(
+    "penstock_ack_seconds", _HISTOGRAM,
+    "From the arrival of a message over NATS until its ack was handed to the connection; where its log had to be "
+    "opened first, or what it depends on read, from then on.",
+    scale=_US,
+)  # fmt: skip
+LOG_SYNC_SECONDS = Metric("penstock_log_sync_seconds", _HISTOGRAM, "One sync (fdatasync) of a log.", scale=_US)
+METADATA_SYNC_SECONDS = Metric(
+    "penstock_metadata_sync_seconds", _HISTOGRAM, "One write and sync of the metadata.", scale=_US
+)
+IN_FLIGHT_BYTES = Metric("penstock_in_flight_bytes", _GAUGE, "Memory of messages that are not acked yet.")
+IN_FLIGHT_BYTES_MAX = Metric("penstock_in_flight_bytes_max", _GAUGE, "With so much the broker stops reading NATS.")
+LEADER_CHANGES = Metric(
+    "penstock_leader_changes_total", _COUNTER,
+    "Leaderships of partitions that this broker began; of all brokers together: how often leaders changed.",
+)  # fmt: skip
+STALLED_SYNCS = Metric("penstock_stalled_syncs", _GAUGE, "Logs of which a sync has not come back for long.")
+GAPS = Metric(
+    "penstock_subscription_gaps_total", _COUNTER,
+    "Times in which nobody was subscribed, of the broker or of one partition, that are over.",
+)  # fmt: skip
+GAP_SECONDS = Metric("penstock_subscription_gap_seconds_total", _COUNTER, "How long these were.", scale=_US)
+GAP_OPEN_SECONDS = Metric(
+    "penstock_subscription_gap_open_seconds", _GAUGE, "For so long this broker has not been subscribed; 0: it is.",
+    scale=_US,
+)  # fmt: skip
+RAFT_TERM = Metric("penstock_raft_term", _GAUGE, "The Raft term of the metadata.")
+RAFT_COMMIT = Metric("penstock_raft_commit_index", _GAUGE, "Up to which index the metadata is known to be committed.")
+RAFT_APPLIED = Metric("penstock_raft_applied_index", _GAUGE, "Up to which index it is applied here.")
+RAFT_LEADER = Metric("penstock_raft_leader_id", _GAUGE, "The id of the metadata leader; 0: not known.")
+RAFT_IS_LEADER = Metric("penstock_raft_is_leader", _GAUGE, "1 where this broker is the metadata leader.")
+VOTERS = Metric("penstock_raft_voters", _GAUGE, "Brokers that vote on the metadata.")
+VOTERS_REACHABLE = Metric("penstock_raft_voters_reachable", _GAUGE, "Those of them that this broker reaches.")
+BROKERS = Metric("penstock_brokers", _GAUGE, "Brokers of the cluster, by whether they are there.", ("state",))
+STREAMS = Metric("penstock_streams", _GAUGE, "Streams of the cluster.")
+PARTITIONS = Metric(
+    "penstock_partitions", _GAUGE, "Partitions of the cluster, by their state as this broker sees it.", ("state",)
+)
+GROUP_OFFSETS = Metric("penstock_group_offsets", _GAUGE, "Offsets of groups that this broker keeps.")
+_GROUP = ("group", "stream", "partition")
+GROUP_OFFSET = Metric("penstock_group_committed_offset", _GAUGE, "The next offset that a group reads.", _GROUP)
+GROUP_LAG = Metric(
+    "penstock_group_lag", _GAUGE,
+    "Offsets that a group has still to read, where its coordinator has a replica of the partition.", _GROUP,
+)  # fmt: skip
+
+_PLACE = ("stream", "partition")
+DROPPED = Metric(
+    "penstock_partition_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped, by reason.",
+    (*_PLACE, "reason"),
+)  # fmt: skip
+
+
+class PartitionRow(NamedTuple):
+    """What a value is made of."""
+
+    partition: Partition
+    traffic: Traffic
+    behind_us: int | None
+    now: Now
+
+
+class OfPartition(NamedTuple):
+    """One metric of each partition that is held here. `value` None: there is none."""
+
+    metric: Metric
+    value: Callable[[PartitionRow], float | None]
+    joined: Callable[[float, float], float]  # of several partitions that are told together
+
+
+def _added(one: float, other: float) -> float:
+    return one + other
+
+
+def _each(
+    name: str,
+    kind: Kind,
+    meaning: str,
+    value: Callable[[PartitionRow], float | None],
+    joined: Callable[[float, float], float] = _added,
+    scale: float = 1,
+) -> OfPartition:
+    return OfPartition(Metric(f"penstock_partition_{name}", kind, meaning, _PLACE, scale), value, joined)
+
+
+def _isr_size(row: PartitionRow) -> float | None:
+    leadership = row.partition.leadership
+    return None if leadership is None else len(leadership.isr)
+
+
+def _lacks_replicas(row: PartitionRow) -> float | None:
+    leadership = row.partition.leadership
+    return None if leadership is None else float(len(leadership.isr) < len(leadership.replicas))
+
+
+def _below_min_isr(row: PartitionRow) -> float | None:
+    leadership = row.partition.leadership
+    return None if leadership is None else float(not leadership.accepts)
+
+
+def _oldest_unacked_us(row: PartitionRow) -> float | None:
+    if row.partition.leadership is None:
+        return None
+    since_us = row.partition.in_flight.oldest_us
+    return 0 if since_us is None else max(0, row.now.elapsed_us - since_us)
+
+
+def _unsubscribed(row: PartitionRow) -> float | None:
+    partition = row.partition
+    return None if partition.leadership is None else float(not (partition.subscribed or partition.is_deaf))
+
+
+EACH_PARTITION = (
+    _each("messages_in_total", _COUNTER, "Messages stored while this broker led it.",
+          lambda row: row.traffic.messages_in),
+    _each("bytes_in_total", _COUNTER, "Bytes that these took in the log.",
+          lambda row: row.traffic.bytes_in),
+    _each("offsets_out_total", _COUNTER, "Offsets that clients were given; where compaction took messages out, more "
+          "than messages.", lambda row: row.traffic.offsets_out),
+    _each("bytes_out_total", _COUNTER, "Bytes of batches that clients were given.",
+          lambda row: row.traffic.bytes_out),
+    _each("log_start_offset", _GAUGE, "The first offset that is kept.", lambda row: row.partition.log_start),
+    _each("committed_end_offset", _GAUGE, "The end of what is committed, as far as this broker knows.",
+          lambda row: row.partition.committed_end),
+    _each("log_end_offset", _GAUGE, "The end of what this replica has.", lambda row: row.partition.log.log_end),
+    _each("size_bytes", _GAUGE, "Bytes of its segments here.", lambda row: row.partition.log.size_bytes),
+    _each("segments", _GAUGE, "Segments here.", lambda row: row.partition.log.segment_count),
+    _each("is_leader", _GAUGE, "1 where this broker leads it.", lambda row: int(row.partition.leadership is not None)),
+    _each("leader_epoch", _GAUGE, "Counts its leaderships.", lambda row: row.partition.leader_epoch, max),
+    _each("isr_size", _GAUGE, "Replicas in sync, as its leader knows.", _isr_size, min),
+    _each("under_replicated", _GAUGE, "1 where fewer than all replicas are in sync, as its leader knows.",
+          _lacks_replicas),
+    _each("below_min_isr", _GAUGE, "1 where too few are in sync for messages to be taken, as its leader knows.",
+          _below_min_isr),
+    _each("unsubscribed", _GAUGE, "1 where its leader should be subscribed, and is not.", _unsubscribed),
+    _each("in_flight_bytes", _GAUGE, "Memory of its messages that are not acked yet.",
+          lambda row: None if row.partition.leadership is None else row.partition.in_flight.size_bytes),
+    _each("oldest_unacked_seconds", _GAUGE, "How long that has waited which waits longest to be committed.",
+          _oldest_unacked_us, max, _US),
+    _each("behind_seconds", _GAUGE, "All that was committed so long ago can be read from this replica.",
+          lambda row: row.behind_us, max, _US),
+    _each("last_message_timestamp_seconds", _GAUGE, "When its last message was stored (Unix time).",
+          lambda row: row.partition.log.last_timestamp_us or None, max, _US),
+    _each("damaged_ranges", _GAUGE, "Ranges of its log here that are damaged.",
+          lambda row: len(row.partition.log.damage)),
+)  # fmt: skip
+"""What is told of each partition."""
+
+METRICS = (
+    *COUNTERS.values(), BATCH_ROWS, BATCH_BYTES, ACK_SECONDS, LOG_SYNC_SECONDS, METADATA_SYNC_SECONDS,
+    IN_FLIGHT_BYTES, IN_FLIGHT_BYTES_MAX, LEADER_CHANGES, STALLED_SYNCS, GAPS, GAP_SECONDS, GAP_OPEN_SECONDS,
+    RAFT_TERM, RAFT_COMMIT, RAFT_APPLIED, RAFT_LEADER, RAFT_IS_LEADER, VOTERS, VOTERS_REACHABLE, BROKERS, STREAMS,
+    PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED, GROUP_OFFSETS, GROUP_OFFSET, GROUP_LAG,
+)  # fmt: skip
+"""All of them, in the order of the page."""

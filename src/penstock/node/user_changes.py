@@ -1,0 +1,145 @@
+"""Users and rules as the metadata leader changes them.
+
+Rules: the first user makes everybody log in, brokers too: so there is none before all brokers know each other's secret,
+and all are of a version that knows what a user is.
+
+    asked ─▶ may they? ─▶ proposed ─▶ applied ─▶ by every live broker ─▶ answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.access import User
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import (
+    AlterUserRequest,
+    AlterUserResponse,
+    ChangeRulesRequest,
+    ChangeRulesResponse,
+    CreateUserRequest,
+    CreateUserResponse,
+    DeleteUserRequest,
+    DeleteUserResponse,
+    Request,
+    Response,
+    UserChangedResponse,
+)
+from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.since import unknown_to
+from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user
+from penstock.node.access import Access
+from penstock.node.applied import AppliedByAll
+from penstock.node.peers import Peers
+from penstock.node.quorum import Quorum
+
+UserChange = CreateUserRequest | AlterUserRequest | DeleteUserRequest | ChangeRulesRequest
+Done = Callable[[Response | RemoteError], None]
+
+_ANSWERS: dict[type[Request], type[UserChangedResponse]] = {
+    CreateUserRequest: CreateUserResponse,
+    AlterUserRequest: AlterUserResponse,
+    DeleteUserRequest: DeleteUserResponse,
+    ChangeRulesRequest: ChangeRulesResponse,
+}
+
+
+class UserChanges:
+    """For the metadata leader."""
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        peers: Peers,
+        broker_id: BrokerId,
+        clock: Callable[[], Now],
+        access: Access,
+    ) -> None:
+        self._quorum = quorum
+        self._peers = peers
+        self._broker_id = broker_id
+        self._clock = clock
+        self._access = access
+        self._all = AppliedByAll(quorum, peers, broker_id, clock)
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._quorum.image
+
+    def handle(self, request: UserChange, done: Done) -> None:
+        """Do what a client asks, who may; `done` hears it once. RemoteError."""
+        command = self._command(request)
+        deadline_us = self._clock().elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
+        answer = _ANSWERS[type(request)]
+        index = 0
+
+        def placed(at: int, raft_term: int) -> None:
+            nonlocal index
+            index = at
+
+        def made(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+            elif not outcome.changed:
+                done(answer())
+            else:
+                self._all.wait(index, deadline_us, lambda error: done(answer(index=index) if error is None else error))
+
+        self._quorum.propose(command, made, placed)
+
+    def _command(self, request: UserChange) -> CreateUser | AlterUser | DeleteUser | ChangeRules:
+        now_us = self._clock().wall_us
+        by = "" if self._access.who is None else self._access.who.name
+        if isinstance(request, CreateUserRequest):
+            return self.creation(User(request.name, now_us, request.credentials, request.rules, request.quotas), by=by)
+        if isinstance(request, AlterUserRequest):
+            altering = AlterUser(
+                name=request.name, altered_us=now_us, add=request.add, drop=request.drop, quotas=request.quotas, by=by
+            )
+            check_alter_user(self._image, altering)
+            return altering
+        if isinstance(request, DeleteUserRequest):
+            self._image.user(request.name)
+            return DeleteUser(name=request.name, deleted_us=now_us, by=by)
+        change = ChangeRules(name=request.name, changed_us=now_us, add=request.add, drop=request.drop, by=by)
+        check_change_rules(self._image, change)
+        return change
+
+    def creation(self, user: User, *, by: str = "", is_first: bool = False) -> CreateUser:
+        """The command that makes a user. RemoteError: it cannot be made, or everybody cannot log in yet."""
+        check_create_user(self._image, user)
+        command = CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first)
+        if (error := unknown_to(self._image.brokers.values(), command)) is not None:
+            raise error
+        if not self._image.users:
+            self._check_ready()
+        return command
+
+    def _check_ready(self) -> None:
+        """RemoteError change_refused: from the first user on, some broker of the cluster would not be let in."""
+        live = self._image.live_brokers() - {self._broker_id}
+        strangers = sorted(broker_id for broker_id in live if not self._peers.is_proven(broker_id))
+        if strangers:
+            text = (
+                f"no user was made: from the first one on brokers prove to each other who they are, and broker "
+                f"{', '.join(map(str, strangers))} did not. Restart all brokers with the same cluster_secret_file "
+                "first, one after the other"
+            )
+            raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+
+    def tick(self, now: Now) -> None:
+        """Time has passed."""
+        self._all.tick(now)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do, at the latest."""
+        return self._all.next_deadline_us
+
+    def stop(self, error: RemoteError) -> None:
+        """This broker leads the metadata no more, or stops."""
+        self._all.stop(error)

@@ -1,0 +1,111 @@
+"""Users and rules: what any broker tells of them.
+
+Rules: what checks a secret leaves no broker. Whoever is no administrator hears of himself and of what everybody may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+from penstock.access import Operation, User
+from penstock.access.rules import is_admin, scope
+from penstock.access.users import EVERYBODY
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.messages import (
+    CredentialInfo,
+    ListUsersRequest,
+    ListUsersResponse,
+    Request,
+    TestAccessRequest,
+    TestAccessResponse,
+    UserInfo,
+)
+from penstock.metadata.image import ClusterImage
+from penstock.node.access import Access
+from penstock.node.enquiries import Handler
+from penstock.node.step import Outbox
+
+
+class Users:
+    """What any broker tells."""
+
+    def __init__(self, outbox: Outbox, access: Access, image: Callable[[], ClusterImage]) -> None:
+        self._outbox = outbox
+        self._access = access
+        self._image = image
+        self.handlers: Mapping[type[Request], Handler] = {
+            ListUsersRequest: self._list,
+            TestAccessRequest: self._test,
+        }
+
+    def _list(self, caller: Hashable, request: ListUsersRequest, raw: bytes | memoryview, now: Now) -> None:
+        users = self._image().users
+        who = "" if self._access.who is None else self._access.who.name
+        names = [name for name in sorted(users) if self._access.is_free or name in (who, EVERYBODY)]
+        if request.names is not None:
+            names = [name for name in names if name in request.names]
+        names = [name for name in names if name > request.after]
+        page, rest = names[: limits.USERS_PER_ANSWER_MAX], names[limits.USERS_PER_ANSWER_MAX :]
+        response = ListUsersResponse(
+            users=tuple(user_info(users[name]) for name in page),
+            next_after=page[-1] if rest else None,
+            is_guarded=self._access.is_guarded,
+            user=who,
+        )
+        self._outbox.reply(caller, response)
+
+    def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
+        image = self._image()
+        if not self._access.is_guarded:
+            text = "nobody has to log in to this cluster: everybody may do everything (`penstock user add`)"
+            self._outbox.reply(caller, TestAccessResponse(is_allowed=True, reason=text))
+            return
+        image.user(request.name)
+        rules = self._access.rules(request.name)
+        self._outbox.reply(caller, _tested(image, rules, request))
+
+
+def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> TestAccessResponse:  # type: ignore[type-arg]
+    if is_admin(rules):
+        return TestAccessResponse(is_allowed=True, reason="it is an administrator")
+    if request.operation is Operation.ADMIN:
+        return TestAccessResponse(is_allowed=False, reason="no rule makes it an administrator")
+    subject = request.subject
+    if request.stream in image.names:
+        subject = image.by_name(request.stream).config.subject
+    group = request.group or None
+    deciding = [rule for rule in rules if scope((rule,), request.operation, request.stream, subject, group=group)]
+    whole = [
+        rule for rule in deciding if scope((rule,), request.operation, request.stream, subject, group=group).is_all
+    ]
+    if whole:
+        return TestAccessResponse(is_allowed=True, reason=str(whole[0]))
+    found = scope(tuple(deciding), request.operation, request.stream, subject, group=group)
+    if found and request.subject:
+        is_allowed = found.covers((request.subject,))
+        return TestAccessResponse(is_allowed=is_allowed, reason=str(deciding[0]), subjects=found.subjects)
+    if found:
+        text = f"only where all is on {', '.join(found.subjects)}"
+        return TestAccessResponse(is_allowed=False, reason=text, subjects=found.subjects)
+    return TestAccessResponse(is_allowed=False, reason="no rule allows it")
+
+
+def user_info(user: User) -> UserInfo:
+    """What may be told of a user: nothing with which somebody could be it."""
+    return UserInfo(
+        name=user.name,
+        created_us=user.created_us,  # type: ignore[arg-type]
+        credentials=tuple(
+            CredentialInfo(
+                credential_id=one.credential_id,
+                kind=one.kind,
+                created_us=one.created_us,  # type: ignore[arg-type]
+                expires_us=one.expires_us,  # type: ignore[arg-type]
+                public_key=one.public_key,
+            )
+            for one in user.credentials
+        ),
+        rules=user.rules,
+        quotas=user.quotas,
+    )

@@ -1,0 +1,123 @@
+"""The master keys of a broker: which there are, which one new files take, and how they wrap the key of a file.
+
+Rules: a key has an id, which is no secret and stands in the files, and 32 bytes, which are shown nowhere. The first key
+is the current one: it wraps the keys of new files; the others only open older ones. A key that a file needs and that
+is not here, or is another one under the same id, is an OSError of `is_missing_key`: nothing is known of what the file
+holds, so it is neither damaged nor empty.
+
+    keys-file   one key a line, the current one first; what begins with # is left out
+    line        "<key id> <32 bytes in base64>"
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import re
+from collections.abc import Callable, Sequence
+
+KEY_BYTES = 32
+KEY_ID_BYTES_MAX = 64
+KEYS_MAX = 64
+ENCRYPTED_BEGIN = b"PNSENC"  # of every file that is encrypted
+
+_NO_KEY = getattr(errno, "ENOKEY", errno.EACCES)
+_KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_EXPECTED = "expected '<key id> <32 bytes in base64>', as `penstock keys new` prints them"
+
+
+class KeyMissingError(OSError):
+    """A file cannot be opened with the keys that are here. It may be sound."""
+
+    def __init__(self, reason: str, path: str) -> None:
+        super().__init__(_NO_KEY, reason, path)
+
+
+class KeyMistakeError(ValueError):
+    """What was given is no list of keys. It says where, and repeats nothing of it."""
+
+
+class EncryptionKeys:
+    """The keys of this process. They can be replaced while files are open: an open file keeps its own key."""
+
+    __slots__ = ("_by_id", "_current")
+
+    def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
+        """Ids and keys, the current one first."""
+        assert keys, "no key"
+        self._current = keys[0][0]
+        self._by_id = dict(keys)
+
+    @property
+    def current_id(self) -> str:
+        """The id of the key that new files take."""
+        return self._current
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All ids, the current one first."""
+        return tuple(self._by_id)
+
+    def replace(self, other: EncryptionKeys) -> None:
+        """From now on have the keys of `other`."""
+        self._current, self._by_id = other._current, other._by_id
+
+    def key(self, key_id: str, path: str) -> bytes:
+        """The key of that id, which the file at `path` needs; KeyMissingError."""
+        found = self._by_id.get(key_id)
+        if found is None:
+            text = f"it is encrypted with the key {key_id!r}, which is not among the keys here"
+            raise KeyMissingError(f"{text} ({', '.join(map(repr, self._by_id))})", path)
+        return found
+
+    def __repr__(self) -> str:
+        return f"EncryptionKeys({', '.join(self._by_id)})"
+
+
+def parse_keys(text: str) -> EncryptionKeys:
+    """The keys of a keys-file, or of a variable, where commas may stand for ends of lines; KeyMistakeError."""
+    keys: dict[str, bytes] = {}
+    for number, raw in enumerate(text.replace(",", "\n").splitlines(), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        key_id, key = _parsed(line, number)
+        if key_id in keys:
+            raise KeyMistakeError(f"line {number}: the key id {key_id!r} is there twice")
+        if key in keys.values():
+            raise KeyMistakeError(f"line {number}: the key {key_id!r} is the same as another one")
+        keys[key_id] = key
+    if not keys:
+        raise KeyMistakeError(f"there is no key; {_EXPECTED}")
+    if len(keys) > KEYS_MAX:
+        raise KeyMistakeError(f"there are {len(keys)} keys; at most {KEYS_MAX} are used")
+    return EncryptionKeys(list(keys.items()))
+
+
+def _parsed(line: str, number: int) -> tuple[str, bytes]:
+    key_id, _, encoded = line.partition(" ")
+    if _KEY_ID.fullmatch(key_id) is None or len(key_id) > KEY_ID_BYTES_MAX:
+        # Who forgot the id has the key in its place: it is not repeated.
+        raise KeyMistakeError(f"line {number}: {_EXPECTED}; an id has letters, digits, '.', '_' and '-'")
+    try:
+        key = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise KeyMistakeError(f"line {number}: the key is not base64; {_EXPECTED}") from None
+    if len(key) != KEY_BYTES:
+        raise KeyMistakeError(f"line {number}: the key has {len(key)} bytes, not {KEY_BYTES}")
+    return key_id, key
+
+
+def new_key_line(key_id: str, random: Callable[[int], bytes]) -> str:
+    """A line of a keys-file with a new key; KeyMistakeError if that is no id."""
+    if " " in key_id:
+        raise KeyMistakeError(f"{key_id!r} is no key id: it has letters, digits, '.', '_' and '-'")
+    line = f"{key_id} {base64.b64encode(random(KEY_BYTES)).decode()}"
+    _parsed(line, 1)
+    return line
+
+
+def is_missing_key(error: OSError) -> bool:
+    """Whether a file could not be opened for lack of its key."""
+    return isinstance(error, KeyMissingError)

@@ -1,0 +1,102 @@
+"""Certificate authorities of the tests' own, and the certificates that they issue, as PEM files in a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+LOCAL = ("127.0.0.1", "localhost")
+_DAY = timedelta(days=1)
+
+
+class Pair(NamedTuple):
+    """A certificate and its key."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """Issues certificates; its own is `ca`."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")])
+        self.ca = folder / f"{name}.pem"
+        basic = x509.BasicConstraints(ca=True, path_length=None)
+        self.ca.write_bytes(_pem(self._signed(self._name, self._key, [(basic, True)], days=365)))
+
+    def issue(
+        self,
+        name: str,
+        hosts: Sequence[str] = LOCAL,
+        *,
+        days: float = 30,
+        usages: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+    ) -> Pair:
+        """A new pair in `NAME.pem` and `NAME.key`, put in the place of those that are there; it began a year ago."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [_name_of(host) for host in hosts]
+        extensions: list[tuple[x509.ExtensionType, bool]] = [(x509.ExtendedKeyUsage(usages), False)]
+        if names:
+            extensions.append((x509.SubjectAlternativeName(names), False))
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        _replace(pair.key, _key_pem(key))
+        _replace(pair.cert, _pem(self._signed(subject, key, extensions, days=days)))
+        return pair
+
+    def _signed(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        extensions: Sequence[tuple[x509.ExtensionType, bool]],
+        *,
+        days: float,
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - 365 * _DAY)
+            .not_valid_after(now + days * _DAY)
+        )
+        for extension, is_critical in extensions:
+            builder = builder.add_extension(extension, is_critical)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _name_of(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _replace(file: Path, content: bytes) -> None:
+    new = file.with_suffix(".new")
+    new.write_bytes(content)
+    os.replace(new, file)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, form, serialization.NoEncryption())

@@ -1,0 +1,43 @@
+"""`penstock …` as a process of its own, for tests that kill it, or look at what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tests.broker_process import broker_environment
+
+TIMEOUT_S = 120
+
+
+@contextmanager
+def launched(server: str, *arguments: str, more: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """One that runs; ended when the block is left."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "penstock", *arguments],
+        env=broker_environment({"PENSTOCK_SERVER": server, **(more or {})}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+async def ended(running: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    """What one has said on stdout and stderr, once it has ended by itself."""
+    said, errors = await asyncio.to_thread(running.communicate, timeout=TIMEOUT_S)
+    assert running.returncode == code, (running.args, said, errors)
+    return said, errors
+
+
+async def command(server: str, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """The same of one that runs to its end."""
+    with launched(server, *arguments) as running:
+        return await ended(running, code)

@@ -1,0 +1,262 @@
+"""The version before and this one, side by side: brokers that are upgraded one by one, clients of either with either.
+
+The version before is in `older/`: its source, as an archive. It runs as plain Python, for nothing of it is compiled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.client.users import password_credential, rule
+from penstock.metadata import since
+from penstock.metadata.commands import Command
+from tests.broker_process import DEADLINE_S, BrokerProcess, broker_environment, eventually
+from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
+
+OLDER = Path(__file__).parent / "older"
+ACKS = 100
+PASSWORD = "long enough for a test"
+COUNT = 200  # as in older/use.py
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of the version before."""
+    folder = tmp_path_factory.mktemp("older")
+    with tarfile.open(OLDER / "penstock.tar.bz2") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def make_older(broker: BrokerProcess, older: Path) -> None:
+    """Its next start is that of the version before."""
+    broker.program = (str(OLDER / "serve.py"),)
+    broker.environment = broker_environment({"PYTHONPATH": str(older)})
+
+
+def upgrade(broker: BrokerProcess) -> None:
+    """Its next start is that of this version."""
+    fresh = BrokerProcess(broker.data_dir)
+    broker.program, broker.environment = fresh.program, fresh.environment
+
+
+def start_again(broker: BrokerProcess) -> None:
+    """SIGTERM, and the start of whatever it is to be now."""
+    assert broker.stop() == 0, broker.said
+    broker.start()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, older: Path) -> Iterator[ClusterProcesses]:
+    """Three brokers of the version before, that run."""
+    with running_cluster(tmp_path, started=False) as brokers:
+        for broker in brokers.brokers.values():
+            make_older(broker, older)
+        brokers.start()
+        try:
+            yield brokers
+        finally:
+            print(brokers.said)  # shown where a test fails
+
+
+class Group:
+    """A member of a consumer group, which commits what it has seen."""
+
+    def __init__(self, client: aio.Client) -> None:
+        self.seen: set[int] = set()
+        self.task = asyncio.create_task(self._consume(client))
+
+    async def _consume(self, client: aio.Client) -> None:
+        async with client.consumer(
+            "orders", group="mail", follow=True, checkpoint_interval=0.2, timeout=DEADLINE_S
+        ) as consumer:
+            async for batch in consumer:
+                self.seen.update(int(value) for value in batch.column("value").to_pylist())
+
+    async def has_seen(self, numbers: set[int]) -> None:
+        async def look() -> bool:
+            assert not self.task.done(), self.task
+            return numbers <= self.seen
+
+        await eventually(look, "the group has seen all that was acked")
+
+
+@asynccontextmanager
+async def consuming(client: aio.Client) -> AsyncIterator[Group]:
+    group = Group(client)
+    try:
+        yield group
+    finally:
+        group.task.cancel()
+        await asyncio.gather(group.task, return_exceptions=True)
+
+
+async def make_administrator(client: aio.Client) -> None:
+    """What the version before does not know: a user."""
+    await client.users.create("ann", password_credential(PASSWORD), rules=[rule("admin")])
+
+
+async def test_brokers_are_upgraded_one_by_one_under_load(cluster: ClusterProcesses) -> None:
+    await cluster.all_live()
+    async with cluster.client(1) as client:
+        await client.create_stream("orders", "orders.>", replicas=3)
+        async with consuming(client) as group, load(cluster.nats.url, "orders.a") as sent:
+            await sent.acks(ACKS)
+            for number, broker in cluster.brokers.items():
+                upgrade(broker)
+                start_again(broker)
+                await cluster.all_live()
+                await cluster.in_sync("orders", {1, 2, 3}, number)
+                await sent.acks(ACKS)
+                if number < 3:
+                    # Of whichever version the metadata leader is: nobody tells the others what they do not know.
+                    for asked in (1, 3):
+                        async with cluster.client(asked) as other:
+                            with pytest.raises(RemoteError) as raised:
+                                await make_administrator(other)
+                        assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION, raised.value
+            await sent.stop()
+            await group.has_seen(set(sent.acked))
+        await check(client, "orders", sent)
+        versions = {one.broker_version for one in (await client.status()).brokers}
+        assert versions == {penstock.__version__}
+
+
+async def test_what_is_new_can_be_used_once_all_are_upgraded(cluster: ClusterProcesses) -> None:
+    await cluster.all_live()
+    # A user needs brokers that know each other; those of the version before have no such setting.
+    for broker in cluster.brokers.values():
+        upgrade(broker)
+        start_again(broker)
+        await cluster.all_live()
+    for broker in cluster.brokers.values():
+        broker.environment["PENSTOCK_CLUSTER_SECRET"] = "known to all brokers, and to nobody else"
+        start_again(broker)
+        await cluster.all_live()
+    async with cluster.client(1) as client:
+        await make_administrator(client)
+    async with await aio.connect(
+        cluster.brokers[2].client_address, credentials=penstock.Credentials("ann", PASSWORD)
+    ) as client:
+        await client.create_stream("orders", "orders.>", replicas=3)
+
+
+async def test_a_broker_that_goes_back_finds_all_as_long_as_nothing_new_was_used(
+    cluster: ClusterProcesses, older: Path
+) -> None:
+    await cluster.all_live()
+    async with cluster.client(1) as client:
+        await client.create_stream("orders", "orders.>", replicas=3)
+        async with load(cluster.nats.url, "orders.a") as sent:
+            await sent.acks(ACKS)
+            upgrade(cluster.brokers[2])
+            start_again(cluster.brokers[2])
+            await cluster.in_sync("orders", {1, 2, 3}, 1)
+            await sent.acks(ACKS)
+            make_older(cluster.brokers[2], older)
+            start_again(cluster.brokers[2])
+            await cluster.in_sync("orders", {1, 2, 3}, 1)
+            await sent.acks(ACKS)
+            await sent.stop()
+        await check(client, "orders", sent)
+
+
+def test_a_broker_that_goes_back_is_told_what_it_does_not_know(tmp_path: Path, older: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", "--auth", environment={"PENSTOCK_ADMIN_PASSWORD": PASSWORD})
+    try:
+        broker.start()
+        assert broker.stop() == 0
+        make_older(broker, older)
+        broker.arguments = ["--nats-port", "0"]
+        broker.launch()
+        assert broker.wait() == 1
+        assert "upgrade" in broker.said
+        assert "Traceback" not in broker.said
+        upgrade(broker)
+        broker.arguments.append("--auth")
+        broker.start()
+    finally:
+        broker.end()
+
+
+def use(server: str, environment: dict[str, str]) -> dict[str, Any]:
+    """What a program that uses a cluster has to tell."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(OLDER / "use.py"), server, "orders"],
+        env=broker_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize("is_older_client", [True, False], ids=["an-older-client", "an-older-cluster"])
+async def test_a_client_uses_a_cluster_of_the_other_version(
+    tmp_path: Path, older: Path, *, is_older_client: bool
+) -> None:
+    with running_cluster(tmp_path, started=False) as cluster:
+        for broker in cluster.brokers.values():
+            if not is_older_client:
+                make_older(broker, older)
+        cluster.start()
+        await cluster.all_live()
+        told = use(cluster.brokers[1].client_address, {"PYTHONPATH": str(older)} if is_older_client else {})
+    before, now = "0.1.0", penstock.__version__
+    assert (told["version"], set(told["brokers"])) == ((before, {now}) if is_older_client else (now, {before}))
+    assert told["offsets"] == list(range(COUNT))
+    assert told["read"] == list(range(2 * COUNT))
+    assert (told["got"], told["consumed"], told["replicas"]) == ("7", 2 * COUNT, 3)
+
+
+_KNOWN = """
+import json
+from penstock.base.config import StreamConfig
+from penstock.metadata import commands
+known = {one.__struct_config__.tag: list(one.__struct_fields__) for one in commands.Command.__args__}
+print(json.dumps({"config": list(StreamConfig.__struct_fields__), "commands": known}))
+"""
+
+
+def test_what_is_new_in_the_metadata_says_since_when(older: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KNOWN], env={**os.environ, "PYTHONPATH": str(older)}, capture_output=True, check=True
+    )
+    known = json.loads(done.stdout)
+    commands = {str(one.__struct_config__.tag): one for one in Command.__args__}
+    assert set(known["commands"]) <= set(commands)
+    own = since.version_of(penstock.__version__)
+    assert {one.__struct_config__.tag for one, version in since.COMMANDS.items() if version <= own} == (
+        set(commands) - set(known["commands"])
+    )
+    for tag, fields in known["commands"].items():
+        listed = since.COMMAND_FIELDS.get(commands[tag], {})
+        assert set(commands[tag].__struct_fields__) - set(fields) == set(listed), tag
+    assert set(StreamConfig.__struct_fields__) - set(known["config"]) == set(since.CONFIG_FIELDS)
+    assert all(version <= own for version in since.COMMANDS.values())
+
+
+def test_the_version_before_is_an_earlier_one(older: Path) -> None:
+    text = (older / "penstock" / "__init__.py").read_text()
+    assert '__version__ = "0.1.0"' in text
+    assert since.version_of("0.1.0") < since.version_of(penstock.__version__)
+    assert inspect.getfile(penstock) != str(older / "penstock" / "__init__.py")

@@ -1,0 +1,51 @@
+"""The page on access: its commands run in order, as they stand, on a broker that has everybody log in."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+from penstock import aio
+from tests.broker_process import running_broker
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to/access.md").read_text(encoding="utf-8")
+
+
+async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    said = {}
+    with running_broker(tmp_path / "penstock-data", "--auth") as broker:
+        credentials = tmp_path / "penstock-data" / "admin.credentials"
+        async with aio.connect(broker.client_address, credentials=credentials) as admin:
+            await admin.create_stream("orders", "orders.>")
+        environment = {**broker.environment, "PENSTOCK_SERVER": broker.client_address}
+        for language, text in re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL):
+            lines = [dedent(text)] if language == "python" else text.splitlines()
+            for line in lines:
+                if line.startswith("penstock serve"):
+                    continue
+                words = ["-c", f"import penstock\n{line}"] if language == "python" else ["-m", *shlex.split(line)]
+                environment["PENSTOCK_CREDENTIALS"] = "" if "--credentials" in words else str(credentials)
+                done = subprocess.run(
+                    [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+                )
+                said[line.strip()] = done.stdout
+                assert done.returncode == (1 if words[1:4] == ["penstock", "acl", "test"] else 0), (line, done.stderr)
+                assert "Traceback" not in done.stderr
+    assert said["penstock acl test billing append --stream orders --subject orders.us.1"].startswith("denied")
+    assert said[next(line for line in said if "client.users" in line)] == "billing\n"
+    assert os.stat(tmp_path / "billing.token").st_mode & 0o777 == 0o600
+    told = said["penstock read __audit"]
+    assert [act for act in ("create_user", "change_rules", "alter_user", "create_stream") if act not in told] == []
+
+
+def test_every_linked_file_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
+    assert links
+    assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
+    assert "(how-to/access.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,44 @@
+"""The page on compatibility says which versions of formats there are, and what is said where something is too new."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import penstock
+from penstock.base.ids import BrokerId, Incarnation
+from penstock.batch.header import HEADER_VERSION
+from penstock.batch.schema import FORMAT_VERSION
+from penstock.broker.data_dir import DATA_FORMAT
+from penstock.commitlog.index import ENTRY_VERSION
+from penstock.metadata.commands import DeleteUser
+from penstock.metadata.image import BrokerState
+from penstock.metadata.since import unknown_to
+from penstock.metadata.snapshot import SNAPSHOT_VERSION
+from penstock.node.entries import TooOldError
+from penstock.raft import records, snapshot_file
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/compatibility.md").read_text(encoding="utf-8")
+
+
+def test_the_versions_of_formats_are_those_of_the_code() -> None:
+    rows = dict(re.findall(r"^\| (.*?) \| (.*?) \|", PAGE.split("## Formats")[1], flags=re.MULTILINE))
+    assert rows["data directory (`penstock.json`)"] == str(DATA_FORMAT)
+    assert rows["record batches (schema, header)"] == f"{FORMAT_VERSION}, {HEADER_VERSION}"
+    assert rows["index entries"] == str(ENTRY_VERSION)
+    assert rows["Raft's log and its snapshot file"] == f"{records.LOG_VERSION}, {snapshot_file.SNAPSHOT_VERSION}"
+    assert rows["image of the metadata"] == f"1 to {SNAPSHOT_VERSION}"
+
+
+def test_what_is_said_is_what_the_page_says() -> None:
+    older = BrokerState(BrokerId(3), "b3:7422", None, "d", Incarnation(1), True, True, "0.1.0")
+    error = unknown_to([older], DeleteUser(name="ann", deleted_us=0))
+    assert error is not None
+    assert f"`{error.message.replace('delete', 'create')}`" in PAGE
+    assert str(TooOldError(ValueError("x"))).removesuffix(" (x)") in PAGE
+
+
+def test_the_page_names_this_version() -> None:
+    minor = ".".join(penstock.__version__.split(".")[:2])
+    assert f": {minor} follows 0." in PAGE
+    assert "(reference/compatibility.md)" in (Path(__file__).parents[2] / "docs/README.md").read_text()

@@ -1,0 +1,290 @@
+"""The page on JetStream compatibility: each row is tried, with nats-py, and with nats.go where a Go toolchain is.
+
+A row is known by its first cell. What comes of the call must be what its second cell says; a row that nothing tries, or
+that is tried and not there, fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+import pytest
+from nats.aio.client import Client as Nats
+from nats.js import JetStreamContext
+from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+
+from penstock import aio
+from tests.broker_process import BrokerProcess, running_broker
+
+PAGE = Path(__file__).parents[2] / "docs/reference/jetstream-compatibility.md"
+GO = Path(__file__).parents[1] / "compat/go"
+GO_BUILD_S = 300
+SILENCE_S = 0.5  # far beyond what an answer takes here
+NOBODY = "nobody answers"
+
+
+def rows(heading: str) -> dict[str, str]:
+    """The first two cells of the table under a heading."""
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}")[1].split("\n## ")[0]
+    found = re.findall(r"^\| (.*?) \| (.*?) \|", section, flags=re.MULTILINE)
+    assert len(dict(found)) == len(found)
+    return {call: result for call, result in found if call != "call"}
+
+
+class Publisher:
+    """One connection, and what comes of what it publishes."""
+
+    def __init__(self, connection: Nats, client: aio.Client) -> None:
+        self.nats = connection
+        self.js: JetStreamContext = connection.jetstream()
+        self.client = client
+
+    async def ack(self, headers: dict[str, str] | None = None, subject: str = "orders.py", **how: Any) -> Any:
+        return await self.js.publish(subject, b"x", timeout=30.0, headers=headers, **how)
+
+    async def acked(self, headers: dict[str, str] | None = None, subject: str = "orders.py", **how: Any) -> str:
+        """Publish, and see that the message is where the ack says, with its headers."""
+        ack = await self.ack(headers, subject, **how)
+        assert not ack.duplicate
+        stored = await self.client.get(ack.stream, offset=ack.seq - 1)
+        assert (stored.subject, stored.value) == (subject, b"x")
+        assert set((headers or {}).items()) <= set(stored.headers.items())
+        return "yes"
+
+    async def last(self) -> int:
+        """The sequence of the last message on `orders`."""
+        return (await self.ack()).seq
+
+
+Try = Callable[[Publisher], Awaitable[Any]]
+
+
+async def outcome(call: Awaitable[Any]) -> str:
+    """What a call comes to, in the page's words."""
+    try:
+        return str(await call)
+    except (ServiceUnavailableError, NoStreamResponseError, nats.errors.NoRespondersError):
+        return NOBODY
+    except APIError as error:
+        return str(error.err_code)
+    except (nats.errors.TimeoutError, TimeoutError):
+        return "silence"
+
+
+async def _async(one: Publisher) -> str:
+    futures = [await one.js.publish_async("orders.py", b"x") for _ in range(3)]
+    await one.js.publish_async_completed()
+    sequences = [(await future).seq for future in futures]
+    assert sequences == list(range(sequences[0], sequences[0] + 3))
+    return "yes"
+
+
+async def _request(one: Publisher) -> str:
+    answer = json.loads((await one.nats.request("orders.py", b"x", timeout=30.0)).data)
+    assert answer["stream"] == "orders"
+    assert answer["seq"] == answer["offset"] + 1
+    assert {"partition", "offset", "epoch", "replicas", "fsynced"} <= set(answer)
+    return "yes"
+
+
+async def _unacked(one: Publisher) -> str:
+    before = await one.last()
+    await one.nats.publish("orders.py", b"x")
+    assert await one.last() == before + 2
+    return "yes"
+
+
+async def _duplicate(one: Publisher) -> str:
+    first = await one.ack({"Nats-Msg-Id": "twice"})
+    again = await one.ack({"Nats-Msg-Id": "twice"})
+    assert (again.seq, again.duplicate) == (first.seq, True)
+    return "yes"
+
+
+async def _last_id(one: Publisher) -> str:
+    await one.ack({"Nats-Msg-Id": "the last one"})
+    return await one.acked({"Nats-Expected-Last-Msg-Id": "the last one"})
+
+
+async def _last_sequence(one: Publisher) -> str:
+    return await one.acked({"Nats-Expected-Last-Sequence": str(await one.last())})
+
+
+async def _last_of_subject(one: Publisher) -> str:
+    seq = (await one.ack(subject="orders.one")).seq
+    await one.last()  # on another subject
+    return await one.acked({"Nats-Expected-Last-Subject-Sequence": str(seq)}, "orders.one")
+
+
+async def _ttl(one: Publisher) -> str:
+    await one.acked(subject="short.py", msg_ttl=60.0)
+    return await one.acked({"Nats-TTL": "1m"}, "short.py")
+
+
+async def _rollup(one: Publisher) -> str:
+    await one.acked({"Nats-Rollup": "sub"}, "rolled.py")
+    return await one.acked({"Nats-Rollup": "all"}, "rolled.py")
+
+
+def headed(headers: dict[str, str], subject: str = "orders.py", **how: Any) -> Try:
+    return lambda one: one.acked(headers, subject, **how)
+
+
+PUBLISHING: dict[str, Try] = {
+    "`js.publish(subject, payload)`": lambda one: one.acked(),
+    "`js.publish(subject, payload, headers=…)`": headed({"Of-Its-Own": "kept"}),
+    "`js.publish_async(…)`, `publish_async_completed()`": _async,
+    "`connection.request(subject, payload)`": _request,
+    "`connection.publish(subject, payload)`": _unacked,
+    "`js.publish(…)` where no stream is on the subject": lambda one: one.acked(subject="nobody.py"),
+    '`js.publish(…, stream="orders")`, `Nats-Expected-Stream`': headed({}, stream="orders"),
+    "`Nats-Expected-Stream`, another stream's name": lambda one: one.js.publish(
+        "orders.py", b"x", timeout=SILENCE_S, stream="other"
+    ),
+    "`Nats-Msg-Id`": headed({"Nats-Msg-Id": "once"}),
+    "`Nats-Msg-Id`, once more": _duplicate,
+    "`Nats-Expected-Last-Msg-Id`": _last_id,
+    "`Nats-Expected-Last-Msg-Id`, another one": headed({"Nats-Expected-Last-Msg-Id": "never there"}),
+    "`Nats-Expected-Last-Sequence`": _last_sequence,
+    "`Nats-Expected-Last-Sequence`, another one": headed({"Nats-Expected-Last-Sequence": "1000000"}),
+    "`Nats-Expected-Last-Subject-Sequence`": _last_of_subject,
+    "`Nats-Expected-Last-Subject-Sequence`, another one": headed({"Nats-Expected-Last-Subject-Sequence": "1000000"}),
+    "`Nats-Expected-Last-Subject-Sequence-Subject`": headed(
+        {"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Expected-Last-Subject-Sequence-Subject": "orders.b"}
+    ),
+    "`js.publish(…, msg_ttl=60)`, `Nats-TTL`, on a stream with `--allow-message-ttl yes`": _ttl,
+    "`Nats-TTL`, on another stream": headed({"Nats-TTL": "1m"}),
+    "`Nats-TTL`, not a time": headed({"Nats-TTL": "soon"}, "short.py"),
+    "`Nats-Rollup: sub`, `all`, on a stream with `--allow-rollup yes`": _rollup,
+    "`Nats-Rollup`, on another stream": headed({"Nats-Rollup": "sub"}),
+    "`Nats-Batch-Id`, `Nats-Batch-Sequence`": headed({"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}),
+    "`Nats-Incr`": headed({"Nats-Incr": "+1"}),
+    "`Nats-Schedule`": headed({"Nats-Schedule": "@at 2099-01-01T00:00:00Z", "Nats-Schedule-Target": "orders.t"}),
+    "a payload beyond the stream's `--max-message-size`": lambda one: one.js.publish("small.py", b"x" * 2_000),
+    "a stream that is sealed or read-only": headed({}, "sealed.py"),
+}
+
+
+async def _each(*calls: Awaitable[Any]) -> str:
+    """What all of them come to, which must be the same."""
+    outcomes = {await outcome(call) for call in calls}
+    assert len(outcomes) == 1, outcomes
+    return outcomes.pop()
+
+
+ELSE: dict[str, Try] = {
+    "`js.account_info()`": lambda one: one.js.account_info(),
+    "`js.add_stream(…)`": lambda one: one.js.add_stream(name="new", subjects=["new.>"]),
+    "`js.update_stream(…)`": lambda one: one.js.update_stream(name="orders", subjects=["orders.>"]),
+    "`js.delete_stream(…)`": lambda one: one.js.delete_stream("orders"),
+    "`js.purge_stream(…)`": lambda one: one.js.purge_stream("orders"),
+    "`js.stream_info(…)`, `js.streams_info()`": lambda one: _each(one.js.stream_info("orders"), one.js.streams_info()),
+    "`js.find_stream_name_by_subject(…)`": lambda one: one.js.find_stream_name_by_subject("orders.py"),
+    "`js.get_msg(…)`, `js.get_last_msg(…)`": lambda one: _each(
+        one.js.get_msg("orders", 1), one.js.get_last_msg("orders", "orders.py")
+    ),
+    "`js.delete_msg(…)`": lambda one: one.js.delete_msg("orders", 1),
+    "`js.add_consumer(…)`, `js.consumer_info(…)`": lambda one: _each(
+        one.js.add_consumer("orders", durable_name="mail"), one.js.consumer_info("orders", "mail")
+    ),
+    "`js.subscribe(…)`": lambda one: one.js.subscribe("orders.py"),
+    "`js.pull_subscribe(…)`": lambda one: one.js.pull_subscribe("orders.py", "mail"),
+    "`js.create_key_value(…)`, `js.key_value(…)`": lambda one: _each(
+        one.js.create_key_value(bucket="b"), one.js.key_value("b")
+    ),
+    "`js.create_object_store(…)`, `js.object_store(…)`": lambda one: _each(
+        one.js.create_object_store("b"), one.js.object_store("b")
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as shared:
+        yield shared
+
+
+@pytest.fixture
+async def publisher(broker: BrokerProcess) -> AsyncIterator[Publisher]:
+    connection = await nats.connect(broker.nats_url)
+    async with await broker.client() as client:
+        await client.create_stream("orders", "orders.>")
+        await client.create_stream("short", "short.>", allow_message_ttl=True)
+        await client.create_stream("rolled", "rolled.>", allow_rollup=True)
+        await client.create_stream("small", "small.>", max_message_bytes=1_000)
+        await client.create_stream("sealed", "sealed.>")
+        await client.seal_stream("sealed")
+        yield Publisher(connection, client)
+    await connection.close()
+
+
+@pytest.mark.parametrize("call", PUBLISHING)
+async def test_publishing(publisher: Publisher, call: str) -> None:
+    assert await outcome(PUBLISHING[call](publisher)) == rows("nats-py: publishing")[call]
+
+
+@pytest.mark.parametrize("call", ELSE)
+async def test_all_else(publisher: Publisher, call: str) -> None:
+    assert await outcome(ELSE[call](publisher)) == rows("nats-py: all else")[call]
+
+
+def test_every_row_is_tried() -> None:
+    assert list(rows("nats-py: publishing")) == list(PUBLISHING)
+    assert list(rows("nats-py: all else")) == list(ELSE)
+
+
+def test_the_page_names_the_versions_that_are_tried() -> None:
+    from importlib.metadata import version
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"nats-py {'.'.join(version('nats-py').split('.')[:2])}," in page
+    required = re.search(r"github.com/nats-io/nats.go v(\d+\.\d+)\.", (GO / "go.mod").read_text())
+    assert required is not None
+    assert f"nats.go {required[1]} " in page
+
+
+@pytest.fixture(scope="module")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Go program, built where a Go toolchain is and its modules can be had."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go toolchain on this machine")
+    program = tmp_path_factory.mktemp("go") / "compat"
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
+    built = subprocess.run(
+        [go, "build", "-o", str(program), "."],
+        cwd=GO,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=GO_BUILD_S,
+        check=False,
+    )
+    if built.returncode and re.search("dial tcp|lookup|toolchain not available|requires go >=|403|404", built.stderr):
+        pytest.skip(f"the modules of the Go program cannot be had: {built.stderr.strip().splitlines()[-1]}")
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+async def test_nats_go(go_program: Path, tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>")
+            done = subprocess.run(
+                [go_program, broker.nats_url], capture_output=True, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            said = {one["call"]: one["result"] for one in map(json.loads, done.stdout.splitlines())}
+            assert {f"`{call}`": result for call, result in said.items()} == rows("nats.go")
+            (info,) = await client.streams()
+            assert info.partitions[0].log_end == 8
+            assert (await client.get("orders", offset=7)).headers == {"Of-Its-Own": "kept"}

@@ -1,0 +1,314 @@
+"""`penstock backup`, `verify` and `restore` with real brokers: row by row, under load, after damage, after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+import penstock
+from penstock import aio
+from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_process import command, ended, launched
+from tests.extent import needs_time
+from tests.integration.clusters import running_cluster
+
+TIMEOUT_S = 60
+
+
+class Two(NamedTuple):
+    """A broker that is backed up, and another one that gets it."""
+
+    old: BrokerProcess
+    new: BrokerProcess
+    here: aio.Client
+    there: aio.Client
+
+    async def backup(self, folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+        return await command(self.old.client_address, "backup", str(folder), *arguments, code=code)
+
+    async def restore(self, folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+        return await command(self.new.client_address, "restore", str(folder), *arguments, code=code)
+
+
+@asynccontextmanager
+async def two(folder: Path) -> AsyncIterator[Two]:
+    with running_broker(folder / "old") as old, running_broker(folder / "new") as new:
+        async with await old.client() as here, await new.client() as there:
+            yield Two(old, new, here, there)
+
+
+async def rows_of(client: aio.Client, stream: str) -> list[tuple[object, ...]]:
+    """All of them, partition by partition: they are read in turn, whoever answers first."""
+    rows = (await client.to_table(stream)).to_pylist()
+    rows.sort(key=lambda one: (one.get("partition", 0), one["offset"]))
+    return [tuple(one.values()) for one in rows]
+
+
+async def verify(folder: Path, *, code: int = 0) -> tuple[str, str]:
+    return await command("127.0.0.1:1", "verify", str(folder), code=code)  # no broker is there
+
+
+def row(number: int, *, key: str | None = None, value: str | None = "") -> dict[str, object]:
+    return {"subject": f"orders.{number % 5}", "key": key, "value": f"{number}" if value == "" else value}
+
+
+async def test_rows_offsets_times_and_groups_come_back(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here, there = pair.here, pair.there
+        await here.create_stream("orders", "orders.*", max_age_ms=10**9, dedup_window_ms=60_000)
+        await here.create_stream("parted", "parted.>", partitions=3, partition_by="key")
+        await here.publish("orders.1", b"with headers", key="k", headers={"Nats-Msg-Id": "one", "Colour": "red"})
+        await here.append("orders", [row(n, key=f"k{n % 7}", value=None if n % 11 == 0 else "") for n in range(500)])
+        for number in range(90):
+            await here.publish("parted.x", b"%d" % number, key=f"k{number}")
+        await here.groups.commit("billing", "orders", {0: 321})
+        await here.truncate_stream("orders", 40)
+        said, _ = await pair.backup(tmp_path / "backup")
+        assert re.search(r"orders +461", said)
+        assert said.endswith("has 551 rows more, of 2 streams\n")
+        said, _ = await verify(tmp_path / "backup")
+        assert "Sound: a backup of 551 rows." in said
+        said, errors = await pair.restore(tmp_path / "backup")
+        assert re.search(r"orders +461 +1 +open", said), (said, errors)
+        for stream in ("orders", "parted"):
+            assert await rows_of(there, stream) == await rows_of(here, stream)
+        info = await there.stream("orders")
+        assert (info.intake, info.config.max_age_ms, info.partitions[0].log_start) == ("open", 10**9, 40)
+        assert [one.offset for one in await there.groups.offsets("billing", "orders")] == [321]
+        # It goes on where it was: the next offset, and what it knows of ids.
+        again = await there.publish("orders.1", b"", headers={"Nats-Msg-Id": "new"})
+        assert again.offset == 501
+        same = await there.stream("parted")
+        assert [one.committed_end for one in same.partitions] == [
+            one.committed_end for one in (await here.stream("parted")).partitions
+        ]
+
+
+async def test_the_files_are_plain_arrow(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        await pair.here.create_stream("orders", "orders.*")
+        await pair.here.append("orders", [row(n) for n in range(100)])
+        await pair.backup(tmp_path / "backup")
+        (file,) = (tmp_path / "backup").glob("streams/*-orders/0/*.arrows")
+        with pa.ipc.open_stream(file) as reader:
+            assert reader.read_all().column("value").to_pylist() == [b"%d" % n for n in range(100)]
+        manifest = json.loads((tmp_path / "backup" / "penstock-backup.json").read_text())
+        assert (manifest["format"], manifest["streams"][0]["config"]["subject"]) == (1, "orders.*")
+        assert "access" in manifest
+
+
+@needs_time
+async def test_gaps_of_compaction_and_tombstones_come_back(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here = pair.here
+        config = {"compact": True, "segment_bytes": 4_096, "compression": "zstd", "dedup_window_ms": None}
+        await here.create_stream("table", "orders.*", **config)  # type: ignore[arg-type]
+        for begin in range(0, 600, 20):
+            numbers = range(begin, begin + 20)
+            rows = [row(n, key=f"k{n % 9}", value=None if n % 9 == 3 and n > 300 else f"{n}" * 20) for n in numbers]
+            await here.append("table", rows)
+
+        async def is_compacted() -> bool:
+            return len(await rows_of(here, "table")) < 300
+
+        await eventually(is_compacted, "the cleaner has been there")
+        await pair.backup(tmp_path / "backup")
+        kept = await rows_of(here, "table")
+        offsets = [one[0] for one in kept]
+        assert offsets[-1] == 599
+        assert len(offsets) < 600
+        await pair.restore(tmp_path / "backup")
+        restored = {one[0]: one for one in await rows_of(pair.there, "table")}
+        # What either cleaner takes out meanwhile is superseded; what is last of its key is never taken.
+        assert all(restored[one[0]] == one for one in kept if one[0] in restored)
+        assert {one[0] for one in kept[-9:]} <= restored.keys()
+        assert (await pair.there.stream("table")).config.compact
+
+
+def partition_of(folder: Path) -> dict[str, Any]:
+    """What the manifest says of the only partition there is."""
+    return json.loads((folder / "penstock-backup.json").read_text())["streams"][0]["partitions"][0]
+
+
+@needs_time
+async def test_a_second_run_adds_only_what_has_come_since(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here, folder = pair.here, tmp_path / "backup"
+        await here.create_stream("orders", "orders.*")
+        stop = asyncio.Event()
+
+        async def load() -> None:
+            number = 0
+            while not stop.is_set():
+                await here.append("orders", [row(n) for n in range(number, number + 50)])
+                number += 50
+
+        loading = asyncio.create_task(load())
+        for _ in range(4):
+            await pair.backup(folder)
+            files = sorted(folder.glob("streams/*-orders/0/*.arrows"))
+        stop.set()
+        await loading
+        assert len(files) > 1
+        before = {file: file.read_bytes() for file in files}
+        had = sum(one["rows"] for one in partition_of(folder)["files"])
+        said = json.loads((await pair.backup(folder, "--json"))[0])
+        assert said["rows"] == (await here.offsets("orders", "latest")).offset - had
+        assert {file: file.read_bytes() for file in files} == before, "what is there is never changed"
+        assert json.loads((await pair.backup(folder, "--json"))[0])["rows"] == 0
+        await verify(folder)
+        await pair.restore(folder)
+        assert await rows_of(pair.there, "orders") == await rows_of(here, "orders")
+
+
+@needs_time
+async def test_what_is_killed_goes_on(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here, there, folder = pair.here, pair.there, tmp_path / "backup"
+        await here.create_stream("orders", "orders.*")
+        for begin in range(0, 200_000, 10_000):
+            await here.append("orders", [row(n, value=f"{n}" * 20) for n in range(begin, begin + 10_000)])
+        with launched(pair.old.client_address, "backup", str(folder)):
+
+            async def has_begun() -> bool:
+                return any(folder.glob("streams/*/0/*"))
+
+            await eventually(has_begun, "the first file is there, or a part of it")
+        await pair.backup(folder)
+        await verify(folder)
+        assert not list(folder.glob("**/*.part"))
+        with launched(pair.new.client_address, "restore", str(folder)):
+
+            async def is_in_the_midst() -> bool:
+                try:
+                    return (await there.offsets("orders", "latest")).offset > 0
+                except (penstock.StreamNotFound, penstock.StorageFailed):
+                    return False
+
+            await eventually(is_in_the_midst, "some rows are there")
+        assert (await there.offsets("orders", "latest")).offset < 200_000, "it was killed in the midst"
+        await pair.restore(folder)
+        assert await rows_of(there, "orders") == await rows_of(here, "orders")
+
+
+async def test_damage_is_told_with_file_and_position_and_is_not_restored(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        folder = tmp_path / "backup"
+        await pair.here.create_stream("orders", "orders.*")
+        for begin in range(0, 300, 100):
+            await pair.here.append("orders", [row(n) for n in range(begin, begin + 100)])
+        await pair.backup(folder)
+        (file,) = folder.glob("streams/*-orders/0/*.arrows")
+        whole = file.read_bytes()
+        place = len(whole) // 2
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        said, errors = await verify(folder, code=1)
+        assert "damaged" in said
+        found = re.search(rf"{re.escape(str(file))}: at byte (\d+)", errors)
+        assert found is not None
+        assert 568 < int(found[1]) <= place, "the batch that holds it"
+        _, errors = await pair.restore(folder, code=1)
+        assert str(file) in errors
+        assert await rows_of(pair.there, "orders") == [], "nothing of a damaged file is stored"
+        for damaged in (whole[:-1], whole[: len(whole) - 200], whole + b"x"):
+            file.write_bytes(damaged)
+            _, errors = await verify(folder, code=1)
+            assert f"{len(whole)} bytes" in errors or "at byte" in errors
+        file.unlink()
+        _, errors = await verify(folder, code=1)
+        assert "found none" in errors
+        file.write_bytes(whole)
+        await verify(folder)
+        await pair.restore(folder)
+        assert await rows_of(pair.there, "orders") == await rows_of(pair.here, "orders")
+
+
+@needs_time
+async def test_nothing_is_mixed(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here, there, folder = pair.here, pair.there, tmp_path / "backup"
+        await here.create_stream("orders", "orders.*")
+        await here.append("orders", [row(n) for n in range(10)])
+        await pair.backup(folder)
+        await there.create_stream("orders", "orders.*")
+        await there.append("orders", [row(n) for n in range(3)])
+        _, errors = await pair.restore(folder, code=1)
+        assert "is there, and is open: nothing is mixed" in errors
+        await there.pause_stream("orders")
+        _, errors = await pair.restore(folder, code=1)
+        assert "holds something else" in errors
+        assert len(await rows_of(there, "orders")) == 3
+        said, errors = await pair.restore(folder, "--stream", "orders", "--as", "monday")
+        assert re.search(r"monday +10 +0 +paused", said)
+        assert "penstock stream resume monday" in errors
+        assert await rows_of(there, "monday") == await rows_of(here, "orders")
+        _, errors = await pair.restore(folder, "--stream", "payments", code=1)
+        assert "has no stream payments; it has orders" in errors
+        _, errors = await pair.restore(tmp_path, code=1)
+        assert "is no backup" in errors
+        _, errors = await pair.backup(tmp_path, code=1)
+        assert "is not empty, and no backup" in errors
+        _, errors = await command(pair.new.client_address, "backup", str(folder), code=1)
+        assert "is a backup of cluster" in errors
+
+
+async def test_empty_partitions_keep_where_they_are(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here, there, folder = pair.here, pair.there, tmp_path / "backup"
+        await here.create_stream("orders", "orders", partitions=2)
+        await here.create_stream("new", "new")
+        await here.append("orders", [{"value": b"x"}] * 7)
+        await here.groups.commit("g", "orders", {0: 7})
+        await here.truncate_stream("orders", 7, partition=0)
+        await here.seal_stream("new")
+        await pair.backup(folder)
+        await pair.restore(folder)
+        info = await there.stream("orders")
+        assert [(one.log_start, one.committed_end) for one in info.partitions] == [(7, 7), (0, 0)]
+        assert [one.offset for one in await there.groups.offsets("g", "orders")] == [7, None]
+        assert (await there.stream("new")).intake == "sealed"
+        assert (await there.append("orders", [{"value": b"next"}]))[0].base_offset == 7
+
+
+@needs_time
+async def test_a_stream_that_was_made_anew_is_another_one_in_the_backup(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here, folder = pair.here, tmp_path / "backup"
+        await here.create_stream("orders", "orders.*")
+        await here.append("orders", [row(n) for n in range(10)])
+        await pair.backup(folder)
+        await here.delete_stream("orders")
+        await here.create_stream("orders", "orders.*")
+        await here.append("orders", [row(n) for n in range(100, 103)])
+        await pair.backup(folder)
+        assert len(list(folder.glob("streams/*-orders"))) == 2
+        await pair.restore(folder)
+        assert [one[4] for one in await rows_of(pair.there, "orders")] == [b"100", b"101", b"102"]
+
+
+@needs_time
+async def test_three_brokers_are_backed_up_while_a_leader_changes_and_restored_into_one(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    with running_cluster(tmp_path) as cluster, running_broker(tmp_path / "new") as new:
+        await cluster.all_live()
+        async with cluster.client(1) as client, await new.client() as there:
+            await client.create_stream("orders", "orders.*", replicas=3)
+            await client.append("orders", [row(n) for n in range(1_000)])
+            servers = ",".join(one.client_address for one in cluster.brokers.values())
+            await command(servers, "backup", str(folder))
+            leader = await cluster.leader_of("orders")
+            cluster.brokers[leader].kill()
+            async with cluster.client(leader % 3 + 1) as other:
+                await other.append("orders", [row(n) for n in range(1_000, 1_500)], timeout=30)
+                await command(servers, "backup", str(folder), "--timeout", "30s")
+                with launched(new.client_address, "restore", str(folder)) as running:
+                    _, errors = await ended(running)
+                assert "orders had 3 replicas; there are 1 brokers: it gets 1" in errors
+                assert await rows_of(there, "orders") == await rows_of(other, "orders")

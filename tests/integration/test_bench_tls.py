@@ -1,0 +1,22 @@
+"""`penstock bench tls` measures what it says, on few messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.bench.tls import Plan, run
+
+
+def test_every_figure_is_found_and_what_was_read_is_what_was_sent(tmp_path: Path) -> None:
+    steps: list[str] = []
+    plan = Plan(messages=4_096, rounds=1)
+    figures = {figure.name: figure for figure in run(plan, tmp_path, steps.append)}
+    assert len(steps) == plan.steps
+    assert set(figures) == {
+        *("append-plain", "append-tls", "append-rate", "append-cpu"),
+        *("read-plain", "read-tls", "read-rate", "read-cpu"),
+        *("still-plain", "still-tls"),
+    }
+    for what in ("append", "read"):
+        of_tls, plain = figures[f"{what}-tls"].got, figures[f"{what}-plain"].got
+        assert abs(figures[f"{what}-rate"].got - of_tls / plain) < 1e-9

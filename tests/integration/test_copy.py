@@ -1,0 +1,95 @@
+"""`penstock stream copy` with real brokers: the same rows at the same places, once, here and in another cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import penstock
+from penstock import aio
+from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_process import command, launched
+from tests.extent import needs_time
+from tests.integration.test_backup import row, rows_of
+
+
+async def copy(broker: BrokerProcess, *arguments: str, code: int = 0) -> tuple[str, str]:
+    return await command(broker.client_address, "stream", "copy", *arguments, code=code)
+
+
+async def test_a_copy_has_the_same_rows_at_the_same_places(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("orders", "orders.*", max_age_ms=10**9, partitions=2, partition_by="key")
+    for number in range(60):
+        headers = {"Colour": "red"} if number % 3 else None
+        await client.publish(f"orders.{number % 5}", b"%d" % number, key=f"k{number % 7}", headers=headers)
+    said, errors = await copy(broker, "orders", "same")
+    assert said == "copied 60 rows of stream orders to same, and compared them\n"
+    assert "stream same is paused: run it again" in errors
+    assert await rows_of(client, "same") == await rows_of(client, "orders")
+    info = await client.stream("same")
+    assert (info.intake, info.subject, info.config.max_age_ms) == ("paused", "orders.*", 10**9)
+    # What has come since is brought the next time, and only that.
+    await client.publish("orders.1", b"later", key="k1")
+    said, _ = await copy(broker, "orders", "same", "--json")
+    assert json.loads(said) == {"source": "orders", "target": "same", "rows": 1, "is_resumed": False}
+    said, _ = await copy(broker, "orders", "same")
+    assert said.startswith("copied 0 rows")
+    assert await rows_of(client, "same") == await rows_of(client, "orders")
+
+
+async def test_some_subjects_of_some_time(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("many", "orders.*.x")
+    await client.append("many", [{"subject": f"orders.{n % 5}.x", "value": f"{n}"} for n in range(1_000)])
+    said, _ = await copy(broker, "many", "some", "--subject", "orders.3.*", "--from", "100", "--until", "900")
+    assert said.startswith("copied 160 rows")
+    kept = [one for one in await rows_of(client, "many") if one[2] == "orders.3.x" and 100 <= int(str(one[0])) < 900]
+    assert await rows_of(client, "some") == kept
+    assert (await client.stream("some")).partitions[0].log_start == 100
+    await client.create_stream("model", "nothing", compression="zstd", max_messages=50)
+    await copy(broker, "many", "alike", "--like", "model")
+    config = (await client.stream("alike")).config
+    assert (config.compression, config.max_messages, config.subject) == ("zstd", 50, "orders.*.x")
+
+
+@needs_time
+async def test_what_cannot_be_copied_is_said(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("source", "source.*")
+    await client.append("source", [{"subject": "source.a", "value": "1"}] * 3)
+    await client.create_stream("open", "elsewhere")
+    _, errors = await copy(broker, "source", "open", code=1)
+    assert "is there, and is open" in errors
+    _, errors = await copy(broker, "source", "source", code=2)
+    assert "another name" in errors
+    await client.create_stream("other", "source.*")
+    await client.append("other", [{"subject": "source.b", "value": "1"}] * 2)
+    await client.pause_stream("other")
+    _, errors = await copy(broker, "source", "other", code=1)
+    assert "holds another row at offset 1" in errors
+    assert len(await rows_of(client, "other")) == 2
+
+
+@needs_time
+async def test_a_copy_that_is_killed_goes_on_in_another_cluster_and_takes_over(
+    broker: BrokerProcess, client: aio.Client, tmp_path: Path
+) -> None:
+    await client.create_stream("moving", "orders.*")
+    for begin in range(0, 200_000, 10_000):
+        await client.append("moving", [row(n, value=f"{n}" * 20) for n in range(begin, begin + 10_000)])
+    with running_broker(tmp_path / "new") as new:
+        async with await new.client() as there:
+            arguments = ("moving", "moving", "--to-server", new.client_address)
+            with launched(broker.client_address, "stream", "copy", *arguments):
+
+                async def is_in_the_midst() -> bool:
+                    try:
+                        return (await there.offsets("moving", "latest")).offset > 0
+                    except (penstock.StreamNotFound, penstock.StorageFailed):
+                        return False
+
+                await eventually(is_in_the_midst, "some rows are there")
+            assert (await there.offsets("moving", "latest")).offset < 200_000, "it was killed in the midst"
+            new.restart()
+            said, _ = await copy(broker, *arguments, "--resume")
+            assert said.endswith("of stream moving to moving, and compared them\n")
+            assert await rows_of(there, "moving") == await rows_of(client, "moving")
+            assert (await there.publish("orders.1", b"here")).offset == 200_000

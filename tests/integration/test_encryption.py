@@ -1,0 +1,314 @@
+"""Encrypted streams of real brokers: nothing of a message can be seen on the disk, all of it be read with the key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock import aio
+from penstock.cli.app import app
+from penstock.vfs.real import RealVfs
+from penstock.vfs.rewrapping import key_ids
+from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.extent import needs_time
+from tests.integration.clusters import ClusterProcesses, running_cluster
+from tests.integration.publishers import connected_to
+from tests.integration.test_repair import flip
+
+SECRET = b"the treasure lies under the old oak"
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "penstock.keys"
+    run("keys", "new", "first", "--file", str(file))
+    return file
+
+
+def broker_with(data: Path, keys: Path, *arguments: str) -> BrokerProcess:
+    return BrokerProcess(data, "--encryption-keys-file", str(keys), *arguments)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, keys: Path) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path / "data", "--encryption-keys-file", str(keys)) as running:
+        yield running
+
+
+def files(data: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
+
+
+def assert_hidden(data: Path, *secrets: bytes) -> None:
+    found = files(data)
+    assert any(path.suffix == ".arrows" for path in found)
+    for path, content in found.items():
+        for secret in secrets:
+            assert secret not in content, path
+
+
+def segments(data: Path, stream: str) -> list[Path]:
+    return sorted(data.glob(f"streams/*-{stream}/0/*.arrows"))
+
+
+async def publish(broker: BrokerProcess, subject: str, count: int) -> None:
+    async with connected_to(broker.nats_url) as nats:
+        for number in range(count):
+            headers = {"Nats-Msg-Id": f"id-of-{number}", "Penstock-Key": f"key-of-{number}"}
+            await nats.jetstream().publish(subject, SECRET + b" %d" % number, headers=headers)
+
+
+async def values(client: aio.Client, stream: str) -> list[bytes]:
+    return [value async for batch in client.read(stream) for value in batch.column("value").to_pylist()]
+
+
+async def test_what_was_published_is_nowhere_on_the_disk_and_there_after_a_kill(broker: BrokerProcess) -> None:
+    async with await broker.client() as client:
+        await client.create_stream("orders", "orders.>", encryption="aes-256-gcm", segment_bytes=65_536)
+        await publish(broker, "orders.hidden-subject", 100)
+    assert_hidden(broker.data_dir, b"treasure", b"hidden-subject", b"id-of-", b"key-of-")
+    broker.restart()
+    async with await broker.client() as client:
+        assert await values(client, "orders") == [SECRET + b" %d" % number for number in range(100)]
+        await publish(broker, "orders.hidden-subject", 3)  # their ids are known still
+        assert (await client.stream("orders")).partitions[0].log_end == 100
+    assert_hidden(broker.data_dir, b"treasure", b"hidden-subject", b"id-of-", b"key-of-")
+
+
+async def test_a_large_fetch_is_the_same_as_of_a_plain_stream(broker: BrokerProcess) -> None:
+    rows = [{"value": os.urandom(30_000) + b"%d" % number} for number in range(200)]
+    async with await broker.client() as client:
+        for name, encryption in (("plain", "none"), ("hidden", "aes-256-gcm")):
+            await client.create_stream(name, name, encryption=encryption)  # type: ignore[arg-type]
+            for begin in range(0, 200, 40):
+                await client.append(name, rows[begin : begin + 40])
+        assert await values(client, "hidden") == await values(client, "plain") == [row["value"] for row in rows]
+        all_of_them = penstock.Filter(subject="hidden")
+        found = [batch.num_rows async for batch in client.read("hidden", where=all_of_them, columns=["offset"])]
+        assert sum(found) == 200
+    assert_hidden(broker.data_dir / "streams" / segments(broker.data_dir, "hidden")[0].parts[-3], rows[7]["value"][:64])
+
+
+async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touched(
+    broker: BrokerProcess, keys: Path, tmp_path: Path
+) -> None:
+    async with await broker.client() as client:
+        await client.create_stream("hidden", "hidden.>", encryption="aes-256-gcm")
+        await client.create_stream("open", "open.>")
+        await publish(broker, "hidden.a", 20)
+        await publish(broker, "open.a", 20)
+    assert broker.stop() == 0
+    before = {path: hashlib.sha256(one).digest() for path, one in files(broker.data_dir / "streams").items()}
+    right = keys.read_text()
+    other = tmp_path / "other.keys"
+    run("keys", "new", "second", "--file", str(other))
+    wrong = tmp_path / "wrong.keys"
+    run("keys", "new", "first", "--file", str(wrong))
+    for text, reason in (
+        (other.read_text(), "encrypted with the key 'first', which is not among the keys here"),
+        (wrong.read_text(), "the key 'first' that is here is not the one of that id"),
+    ):
+        keys.write_text(text)
+        broker.start()
+        broker.logged(f"stream 'hidden': cannot open the log: .*{reason}")
+        async with await broker.client() as client:
+            assert len(await values(client, "open")) == 20
+            with pytest.raises(penstock.PenstockError, match="cannot open the log"):
+                await values(client, "hidden")
+        assert broker.stop() == 0
+    keys.unlink()
+    broker.arguments = broker.arguments[:2]
+    broker.start()
+    broker.logged("stream 'hidden': cannot open the log: the stream is encrypted, and this broker has no keys")
+    assert broker.stop() == 0
+    after = {path: hashlib.sha256(one).digest() for path, one in files(broker.data_dir / "streams").items()}
+    assert {path: one for path, one in after.items() if "hidden" in str(path)} == {
+        path: one for path, one in before.items() if "hidden" in str(path)
+    }
+    keys.write_text(right)
+    broker.arguments += ["--encryption-keys-file", str(keys)]
+    broker.start()
+    async with await broker.client() as client:
+        assert len(await values(client, "hidden")) == 20
+
+
+async def test_another_key_takes_the_place_of_the_first_while_the_broker_runs(
+    broker: BrokerProcess, keys: Path
+) -> None:
+    raw = RealVfs(broker.data_dir)
+
+    def used() -> set[str]:
+        paths = [str(path.relative_to(broker.data_dir)) for path in segments(broker.data_dir, "orders")]
+        return {one for path in paths for one in key_ids(raw, path)}
+
+    async with await broker.client() as client:
+        await client.create_stream("orders", "orders.>", encryption="aes-256-gcm", segment_bytes=65_536)
+        await client.append("orders", [{"subject": "orders.a", "value": SECRET * 100}] * 40)
+        assert used() == {"first"}
+        run("keys", "new", "second", "--file", str(keys))
+        broker.signal(signal.SIGHUP)
+        broker.logged("were read again: new files take 'second', of second, first")
+        await client.append("orders", [{"subject": "orders.a", "value": SECRET * 100}] * 40)
+        assert used() == {"first", "second"}
+        run("keys", "rewrap", str(broker.data_dir), "--encryption-keys-file", str(keys))
+        assert used() == {"second"}
+        assert len(await values(client, "orders")) == 80
+        keys.write_text(keys.read_text().splitlines()[0])
+        broker.signal(signal.SIGHUP)
+        broker.logged("new files take 'second', of second$")
+        await client.append("orders", [{"subject": "orders.a", "value": SECRET * 100}] * 40)
+        assert len(await values(client, "orders")) == 120
+    broker.restart()
+    async with await broker.client() as client:
+        assert len(await values(client, "orders")) == 120
+
+
+async def test_keys_that_cannot_be_read_again_leave_those_of_before(broker: BrokerProcess, keys: Path) -> None:
+    keys.write_text("nonsense")
+    broker.signal(signal.SIGHUP)
+    broker.logged("cannot be read again, those of before stay: line 1: the key has 0 bytes")
+    async with await broker.client() as client:
+        await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
+        await publish(broker, "orders.a", 1)
+    assert "nonsense" not in broker.said
+
+
+async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, keys: Path) -> None:
+    async with await broker.client() as client:
+        await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
+        await publish(broker, "orders.a", 5)
+    assert broker.stop() == 0  # what a crash may have torn is not judged
+    (segment,) = segments(broker.data_dir, "orders")
+    option = ("--encryption-keys-file", str(keys))
+    rows = [json.loads(line) for line in run("dump", str(segment), "--messages", "--json", *option).splitlines()]
+    assert [row["value"] for row in rows if "value" in row] == [(SECRET + b" %d" % one).decode() for one in range(5)]
+    assert "sound" in run("verify", str(broker.data_dir), *option)
+    for command in ("dump", "verify"):
+        assert "it is encrypted, and no keys are given" in run(command, str(segment), code=1)
+    content = bytearray(segment.read_bytes())
+    content[-100] ^= 16
+    segment.write_bytes(content)
+    run("verify", str(broker.data_dir), *option, code=1)
+
+
+async def test_a_compacted_compressed_stream_is_encrypted_as_well(broker: BrokerProcess, keys: Path) -> None:
+    config = {"compact": True, "dedup_window_ms": None, "segment_bytes": 16_384, "compression": "zstd"}
+    async with await broker.client() as client:
+        await client.create_stream("prices", "prices", encryption="aes-256-gcm", **config)  # type: ignore[arg-type]
+        for number in range(60):
+            rows = [{"key": b"hidden-%d" % key, "value": SECRET + b" %d" % number} for key in range(10)]
+            await client.append("prices", rows)
+
+        async def is_compacted() -> bool:
+            return len(await values(client, "prices")) < 200
+
+        await eventually(is_compacted, "most of what was overwritten is gone")
+    assert any(path.name.count(".") == 2 for path in segments(broker.data_dir, "prices"))
+    assert_hidden(broker.data_dir, b"treasure", b"hidden-")
+    broker.restart()
+    async with await broker.client() as client:
+        latest = {one.key: one.value async for one in client.messages("prices")}
+        assert latest == {b"hidden-%d" % key: SECRET + b" 59" for key in range(10)}
+        assert_hidden(broker.data_dir, b"treasure", b"hidden-")
+
+
+async def test_groups_and_staged_rows_are_encrypted_where_the_settings_say_so(tmp_path: Path, keys: Path) -> None:
+    options = ("--encryption-keys-file", str(keys), "--encrypt-internal-streams")
+    with running_broker(tmp_path / "data", *options) as broker:
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
+            await publish(broker, "orders.a", 3)
+            async with client.consumer("orders", "hidden-group") as consumer:
+                await anext(consumer)
+            (at,) = await client.groups.offsets("hidden-group", "orders")
+            assert at.offset == 3
+        assert_hidden(broker.data_dir, b"hidden-group", b"treasure")
+
+
+async def test_keys_in_the_environment_do_and_are_shown_nowhere(tmp_path: Path, keys: Path) -> None:
+    (line,) = keys.read_text().splitlines()
+    with running_broker(tmp_path / "data", environment={"PENSTOCK_ENCRYPTION_KEYS": line}) as broker:
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
+            await publish(broker, "orders.a", 3)
+            assert len(await values(client, "orders")) == 3
+        assert line.split()[1] not in broker.said
+        assert_hidden(broker.data_dir, b"treasure", line.split()[1].encode())
+
+
+def test_a_file_of_keys_that_others_can_read_is_said(tmp_path: Path, keys: Path) -> None:
+    keys.chmod(0o644)
+    with running_broker(tmp_path / "data", "--encryption-keys-file", str(keys)) as broker:
+        broker.logged("holds keys, and others than its owner may use it: chmod 600")
+
+
+# Several brokers
+
+
+def give_keys(cluster: ClusterProcesses, folder: Path, *numbers: int) -> None:
+    """Each of these brokers gets keys of its own, and starts again with them."""
+    for number in numbers:
+        file = folder / f"{number}.keys"
+        run("keys", "new", f"of-broker-{number}", "--file", str(file))
+        broker = cluster.brokers[number]
+        broker.kill()
+        broker.arguments += ["--encryption-keys-file", str(file)]
+        broker.launch()
+
+
+@needs_time
+async def test_a_damaged_replica_is_mended_from_others_with_other_keys(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        give_keys(cluster, tmp_path, 1, 2, 3)
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            stream = await client.create_stream(
+                "orders", "orders.>", replicas=3, segment_bytes=1 << 20, encryption="aes-256-gcm"
+            )
+            for _ in range(3):
+                await client.append(stream, [{"subject": "orders.a", "value": SECRET * 100}] * 300)
+        leader = await cluster.leader_of("orders")
+        await cluster.in_sync("orders", {1, 2, 3}, leader)
+        harmed = next(number for number in cluster.brokers if number != leader)
+        for broker in cluster.brokers.values():
+            assert_hidden(broker.data_dir, b"treasure")
+        cluster.brokers[harmed].stop()
+        path = segments(cluster.brokers[harmed].data_dir, "orders")[0]
+        path.with_suffix(".index").unlink()  # else nobody looks at it before it is read
+        flip(path)
+        cluster.brokers[harmed].launch()
+        cluster.brokers[harmed].logged("is mended: 1 damaged range")
+        await cluster.in_sync("orders", {1, 2, 3}, leader)
+        cluster.brokers[leader].kill()
+        await cluster.in_sync("orders", {1, 2, 3} - {leader}, harmed)
+        async with cluster.client(harmed) as client:
+            assert await values(client, "orders") == [SECRET * 100] * 900
+        for broker in cluster.brokers.values():
+            assert_hidden(broker.data_dir, b"treasure")
+
+
+@needs_time
+async def test_a_stream_is_not_made_where_a_broker_that_would_hold_it_has_no_keys(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        give_keys(cluster, tmp_path, 1, 2)
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            with pytest.raises(penstock.PenstockError, match="broker 3 has no encryption keys"):
+                await client.create_stream("orders", "orders.>", replicas=3, encryption="aes-256-gcm")
+            assert await client.streams() == []
+            stream = await client.create_stream("orders", "orders.>", replicas=2, encryption="aes-256-gcm")
+            assert set(stream.partitions[0].replicas) == {1, 2}

@@ -1,0 +1,229 @@
+"""`penstock import` from a real JetStream: every message where it was, also when it is killed; and the switch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nats
+import pytest
+from nats.js.api import RetentionPolicy, StreamConfig
+
+import penstock
+from penstock import aio
+from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.cli_process import command, ended, launched
+from tests.extent import needs_time
+
+TIMEOUT_S = 60
+
+
+class Both(NamedTuple):
+    """JetStream and Penstock beside it."""
+
+    js: Any
+    broker: BrokerProcess
+    client: aio.Client
+
+    async def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        return await command(self.broker.client_address, "import", "--from-jetstream", *arguments, code=code)
+
+
+@asynccontextmanager
+async def both(folder: Path) -> AsyncIterator[Both]:
+    config = f"jetstream {{ store_dir: {json.dumps(str(folder / 'js'))} }}"
+    with running_nats(folder / "nats", config) as server, running_broker(folder / "data", nats=server.url) as broker:
+        connection = await nats.connect(server.url)
+        try:
+            async with await broker.client() as client:
+                yield Both(connection.jetstream(), broker, client)
+        finally:
+            await connection.close()
+
+
+async def check_same(js: Any, client: aio.Client, source: str, name: str, seqs: list[int]) -> None:
+    """Each message there is here, at its place, and no other one."""
+    found = [message async for message in client.messages(name)]
+    assert [one.offset + 1 for one in found] == seqs
+    for here in found[:: max(1, len(found) // 200)]:
+        there = await js.get_msg(source, here.offset + 1)
+        assert (here.subject, here.value) == (there.subject, there.data or b"")
+        assert dict(here.headers or {}) == (there.headers or {})
+        assert here.timestamp_us == _microseconds(there.time)
+
+
+def _microseconds(time: Any) -> int:
+    return int(time.timestamp() * 1_000_000 + 0.5) if hasattr(time, "timestamp") else 0
+
+
+async def filled(js: Any, count: int, *, name: str = "ORDERS", **config: Any) -> None:
+    await js.add_stream(StreamConfig(name=name, subjects=["orders.>"], **config))
+    for begin in range(0, count, 500):
+        publishes = (
+            js.publish(f"orders.{n % 7}", b"%d" % n, headers={"Nats-Msg-Id": f"id-{n}", "Colour": "red"})
+            for n in range(begin, min(begin + 500, count))
+        )
+        await asyncio.gather(*publishes)
+
+
+async def test_every_message_is_where_it_was_and_gaps_are_gaps(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await filled(js, 300, max_age=7 * 86_400, duplicate_window=60)
+        for seq in (1, 2, 17, 18, 150, 299, 300):
+            await js.delete_msg("ORDERS", seq)
+        jetstream = Both(js, broker, client)
+        said, errors = await jetstream.run("ORDERS", "--as", "orders")
+        assert said == "imported 293 messages of ORDERS; orders has it up to 300\n"
+        assert "orders is paused" in errors
+        kept = [n for n in range(1, 301) if n not in (1, 2, 17, 18, 150, 299, 300)]
+        await check_same(js, client, "ORDERS", "orders", kept)
+        info = await client.stream("orders")
+        assert (info.intake, info.subject, info.partitions[0].log_start) == ("paused", "orders.>", 2)
+        assert (info.config.max_age_ms, info.config.dedup_window_ms) == (7 * 86_400_000, 60_000)
+        with pytest.raises(penstock.MessageNotFound):
+            await client.get("orders", 149)
+        # What has come since is brought the next time, and only that.
+        await js.publish("orders.x", b"later")
+        said, _ = await jetstream.run("ORDERS", "--as", "orders", "--json")
+        assert json.loads(said) == {
+            "stream": "orders",
+            "from": "ORDERS",
+            "messages": 1,
+            "last_sequence": 301,
+            "is_cut_over": False,
+        }
+        await check_same(js, client, "ORDERS", "orders", [*kept, 301])
+        said, _ = await jetstream.run("ORDERS", "--as", "orders")
+        assert said.startswith("imported 0 messages")
+
+
+@needs_time
+async def test_an_import_that_is_killed_goes_on_and_nothing_comes_twice(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await js.add_stream(StreamConfig(name="MANY", subjects=["many.*"]))
+        for begin in range(0, 60_000, 1_000):
+            await asyncio.gather(*(js.publish(f"many.{n % 3}", b"%d" % n * 20) for n in range(begin, begin + 1_000)))
+        killed = 0
+        for _ in range(3):
+            with launched(broker.client_address, "import", "--from-jetstream", "MANY", "--as", "many"):
+                before = await _end(client)
+                async with asyncio.timeout(TIMEOUT_S):
+                    while await _end(client) == before < 60_000:  # noqa: ASYNC110 (another process)
+                        await asyncio.sleep(0.01)
+            killed += await _end(client) < 60_000
+        assert killed, "once at least it was killed in the midst"
+        broker.kill()
+        broker.listen = broker.client_address
+        broker.start()
+        said, _ = await Both(js, broker, client).run("MANY", "--as", "many")
+        assert said.endswith("many has it up to 60000\n")
+        await check_same(js, client, "MANY", "many", list(range(1, 60_001)))
+
+
+async def _end(client: aio.Client) -> int:
+    try:
+        return (await client.offsets("many", "latest")).offset
+    except (penstock.StreamNotFound, penstock.StorageFailed):  # not made yet, or being made
+        return 0
+
+
+async def test_the_switch_loses_nothing_of_publishers_that_wait_for_acks(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await filled(js, 200)
+        acked: dict[int, int] = {}
+        streams: set[str] = set()
+        is_done = asyncio.Event()
+
+        async def publish() -> None:
+            number = 1_000
+            while not (is_done.is_set() and "orders" in streams):
+                headers = {"Nats-Msg-Id": f"id-{number}"}
+                try:
+                    ack = await js.publish("orders.live", b"%d" % number, headers=headers, timeout=2)
+                except (nats.errors.Error, TimeoutError):
+                    await asyncio.sleep(0.01)
+                    continue
+                streams.add(ack.stream)
+                acked[number] = ack.seq
+                number += 1
+
+        publishing = asyncio.create_task(publish())
+        with launched(
+            broker.client_address, "import", "--from-jetstream", "ORDERS", "--as", "orders", "--cut-over", "--yes"
+        ) as running:
+            said, _ = await ended(running)
+        is_done.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            await publishing
+        assert said.endswith("stream orders stores orders.> from now on\n")
+        assert streams == {"ORDERS", "orders"}
+        stored = {int(one.value or b""): one.offset + 1 async for one in client.messages("orders")}
+        assert {number: stored[number] for number in acked} == acked, "every ack says where the message is"
+        assert sorted(stored.values()) == list(range(1, len(stored) + 1)), "and none is there twice"
+        # An id from before the switch is a duplicate here as well, with JetStream's sequence.
+        again = await js.publish("orders.3", b"3", headers={"Nats-Msg-Id": "id-3"})
+        assert (again.stream, again.seq, again.duplicate) == ("orders", 4, True)
+        assert (await js.stream_info("ORDERS")).config.subjects == ["_moved_to_penstock.ORDERS"]
+
+
+@needs_time
+async def test_messages_that_a_consumer_would_take_are_left_where_they_are(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await filled(js, 50, retention=RetentionPolicy.WORK_QUEUE)
+        await js.delete_msg("ORDERS", 10)
+        said, errors = await Both(js, broker, client).run("ORDERS", "--as", "orders")
+        assert said.startswith("imported 49 messages")
+        assert "JetStream's retention is workqueue: here messages stay" in errors
+        await check_same(js, client, "ORDERS", "orders", [n for n in range(1, 51) if n != 10])
+        assert (await js.stream_info("ORDERS")).state.messages == 49
+
+
+@needs_time
+async def test_one_of_several_subjects_is_chosen(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await js.add_stream(StreamConfig(name="TWO", subjects=["a.*", "b.*"]))
+        for n in range(20):
+            await js.publish(f"{'ab'[n % 2]}.x", b"%d" % n)
+        jetstream = Both(js, broker, client)
+        _, errors = await jetstream.run("TWO", code=2)
+        assert "stores a.*, b.*" in errors
+        assert "choose with --subject" in errors
+        said, _ = await jetstream.run("TWO", "--as", "b", "--subject", "b.*")
+        assert said == "imported 10 messages of TWO; b has it up to 20\n"
+        await check_same(js, client, "TWO", "b", list(range(2, 21, 2)))
+        _, errors = await jetstream.run("TWO", "--as", "b", "--subject", "b.*", "--cut-over", "--yes", code=2)
+        assert "that is not all" in errors
+
+
+@needs_time
+async def test_what_cannot_be_imported_is_said(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await filled(js, 5)
+        jetstream = Both(js, broker, client)
+        _, errors = await jetstream.run("ORDRES", code=1)
+        assert "has no such stream" in errors
+        assert "there are ORDERS" in errors
+        await client.create_stream("taken", "taken.>")
+        _, errors = await jetstream.run("ORDERS", "--as", "taken", code=1)
+        assert "is there, and is open: an import needs one that is paused" in errors
+        await jetstream.run("ORDERS", "--as", "orders")
+        await js.purge_stream("ORDERS")
+        await js.delete_stream("ORDERS")
+        await filled(js, 9)
+        _, errors = await jetstream.run("ORDERS", "--as", "orders", code=1)
+        assert "another message at sequence 5" in errors
+
+
+async def test_an_empty_stream_begins_where_jetstream_would_go_on(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await filled(js, 12)
+        await js.purge_stream("ORDERS")
+        said, _ = await Both(js, broker, client).run("ORDERS", "--as", "orders", "--cut-over", "--yes")
+        assert said.startswith("imported 0 messages of ORDERS; orders has it up to 12")
+        ack = await js.publish("orders.x", b"13th")
+        assert (ack.stream, ack.seq) == ("orders", 13)
+        assert [one.offset async for one in client.messages("orders")] == [12]

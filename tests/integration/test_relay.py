@@ -1,0 +1,222 @@
+"""`penstock relay` with a real broker and a real nats-server: what subscribers get, also when it is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.msg import Msg
+
+from penstock import aio
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.cli_process import command, ended, launched
+from tests.extent import needs_time
+
+TIMEOUT_S = 60
+
+
+async def relay(broker: BrokerProcess, *arguments: str, code: int = 0) -> tuple[str, str]:
+    return await command(broker.client_address, "relay", *arguments, code=code)
+
+
+def headers_of(message: Msg) -> dict[str, str]:
+    return message.headers or {}
+
+
+class Subscriber:
+    """What came on a subject."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.messages: list[Msg] = []
+        self._came = asyncio.Event()
+
+    async def take(self, message: Msg) -> None:
+        self.messages.append(message)
+        self._came.set()
+
+    async def until(self, count: int) -> list[Msg]:
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(self.messages) < count:
+                self._came.clear()
+                await self._came.wait()
+        return self.messages
+
+    async def all_so_far(self) -> list[Msg]:
+        await self._connection.flush()
+        return self.messages
+
+    def offsets(self) -> list[int]:
+        return [int(headers_of(one)["Penstock-Offset"]) for one in self.messages]
+
+
+@asynccontextmanager
+async def subscribed(url: str, subject: str) -> AsyncIterator[Subscriber]:
+    connection = await nats.connect(url)
+    try:
+        subscriber = Subscriber(connection)
+        await connection.subscribe(subject, cb=subscriber.take)
+        await connection.flush()
+        yield subscriber
+    finally:
+        await connection.close()
+
+
+async def with_rows(client: aio.Client, name: str, count: int) -> None:
+    await client.create_stream(name, f"{name}.*.*")
+    rows = [{"subject": f"{name}.eu.{n % 3}", "value": f"{n}", "key": f"k{n % 5}"} for n in range(count)]
+    await client.append(name, rows)
+
+
+async def test_subscribers_get_what_is_stored_with_headers_that_say_where_from(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    await client.create_stream("orders", "orders.*.*")
+    await client.publish("orders.eu.7", b"first", key="k", headers={"Colour": "red"})
+    await client.append("orders", [{"subject": "orders.us.8", "value": "second"}])
+    async with subscribed(broker.nats_url, "copies.>") as subscriber:
+        said, errors = await relay(broker, "orders", "--to", "copies.{3}.{subject}")
+        first, second = await subscriber.until(2)
+    assert said.startswith("relayed 2 messages of stream orders to copies.{3}.{subject}, ")
+    assert errors == ""
+    assert (first.subject, first.data) == ("copies.7.orders.eu.7", b"first")
+    stored = await client.get("orders", 0)
+    moment = f"{stored.timestamp:%Y-%m-%dT%H:%M:%S.%f}Z"
+    assert headers_of(first) == {
+        "Colour": "red",
+        "Penstock-Key": "k",
+        "Penstock-Stream": "orders",
+        "Penstock-Partition": "0",
+        "Penstock-Offset": "0",
+        "Penstock-Timestamp": moment,
+    }
+    assert (second.subject, second.data) == ("copies.8.orders.us.8", b"second")
+    assert headers_of(second)["Penstock-Offset"] == "1"
+
+
+@needs_time
+async def test_a_range_and_a_rate(broker: BrokerProcess, client: aio.Client) -> None:
+    await with_rows(client, "ranged", 100)
+    async with subscribed(broker.nats_url, "fixed") as subscriber:
+        began_s = time.monotonic()
+        said, _ = await relay(
+            broker, "ranged", "--to", "fixed", "--from", "10", "--until", "40", "--rate", "60/s", "--json"
+        )
+        took_s = time.monotonic() - began_s
+        await subscriber.until(30)
+        assert subscriber.offsets() == list(range(10, 40))
+    told = json.loads(said)
+    assert (told["stream"], told["messages"], told["ends"]) == ("ranged", 30, {"0": 40})
+    assert took_s >= 0.45, "30 messages at 60 a second"
+
+
+async def test_all_partitions_are_relayed_each_in_its_order(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("parted", "parted.*", partitions=3, partition_by="key")
+    for number in range(60):
+        await client.publish("parted.x", b"%d" % number, key=f"k{number}")
+    async with subscribed(broker.nats_url, "all.parted.>") as subscriber:
+        await relay(broker, "parted", "--to", "all.{subject}")
+        await subscriber.until(60)
+    by_partition: dict[str, list[int]] = {}
+    for one in subscriber.messages:
+        headers = headers_of(one)
+        by_partition.setdefault(headers["Penstock-Partition"], []).append(int(headers["Penstock-Offset"]))
+    assert sorted(by_partition) == ["0", "1", "2"]
+    assert all(offsets == list(range(len(offsets))) for offsets in by_partition.values())
+
+
+async def test_a_loop_is_refused_and_other_streams_are_named(broker: BrokerProcess, client: aio.Client) -> None:
+    await with_rows(client, "looping", 3)
+    for target in ("looping.a.b", "looping.{2}.{3}", "{subject}"):
+        said, errors = await relay(broker, "looping", "--to", target, code=2)
+        assert said == ""
+        assert "each message would come back for ever" in errors
+    assert (await client.offsets("looping", "latest")).offset == 3
+    await client.create_stream("catcher", "caught.>", acks="never")
+    _, errors = await relay(broker, "looping", "--to", "caught.{3}")
+    assert "stream catcher stores caught.>, and so (some of) what is relayed to caught.*" in errors
+
+    async def are_stored() -> bool:
+        return (await client.offsets("catcher", "latest")).offset == 3
+
+    await eventually(are_stored, "what was relayed is stored by the other stream")
+    _, errors = await relay(broker, "looping", "--to", "x.{4}", code=2)
+    assert "has no token 4" in errors
+
+
+async def test_a_group_goes_on_where_it_was_killed_and_misses_nothing(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    await with_rows(client, "grouped", 5_000)
+    arguments = ("grouped", "--to", "g.{subject}", "--group", "copies", "--follow", "--rate", "2000")
+    async with subscribed(broker.nats_url, "g.>") as subscriber:
+        with launched(broker.client_address, "relay", *arguments):
+            await subscriber.until(500)
+        before = len(await subscriber.all_so_far())
+        assert before < 5_000, "it was killed in the midst"
+        with launched(broker.client_address, "relay", *arguments[:-2]) as running:
+            async with asyncio.timeout(TIMEOUT_S):
+                while set(subscriber.offsets()) != set(range(5_000)):
+                    await subscriber.until(len(subscriber.messages) + 1)
+            await client.append("grouped", [{"subject": "grouped.eu.1", "value": "late"}])
+            await subscriber.until(len(subscriber.messages) + 1)
+            assert subscriber.messages[-1].data == b"late"
+            running.send_signal(signal.SIGINT)
+            await ended(running, 130)
+        found = len(await subscriber.all_so_far())
+        (place,) = await client.groups.offsets("copies", "grouped")
+        assert place.offset == 5_001, "what NATS had confirmed is committed when it ends"
+        await relay(broker, "grouped", "--to", "g.{subject}", "--group", "copies")
+        assert len(await subscriber.all_so_far()) == found
+
+
+@needs_time
+async def test_what_nats_does_not_take_is_said_and_not_committed(tmp_path: Path) -> None:
+    config = """
+    max_payload: 4096
+    authorization: { users: [
+      { user: all, password: a }
+      { user: some, password: b, permissions: { publish: { allow: ["ok.>", "$JS.>"] } } }
+    ] }
+    """
+    with running_nats(tmp_path / "nats", config) as server:
+        port = server.port
+        with running_broker(tmp_path / "data", nats=f"nats://all:a@127.0.0.1:{port}") as broker:
+            async with await broker.client() as client:
+                await client.create_stream("strict", "strict")
+                await client.append("strict", [{"value": b"small"}, {"value": b"x" * 4_000}])
+                some = f"nats://some:b@127.0.0.1:{port}"
+                _, errors = await relay(broker, "strict", "--to", "ok.a", "--nats", some, code=1)
+                assert "the message at offset 1 has" in errors
+                assert "nats-server takes 4,096 (its max_payload)" in errors
+                arguments = ("strict", "--to", "no.a", "--nats", some, "--until", "1")
+                _, errors = await relay(broker, *arguments, code=1)
+                assert "refuses what is relayed" in errors
+                assert "Permissions Violation" in errors or "permissions violation" in errors
+                assert "b@" not in errors, "no password is shown"
+
+
+@needs_time
+async def test_a_nats_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats") as own,
+        running_nats(tmp_path / "other") as other,
+        running_broker(tmp_path / "data", nats=own.url) as broker,
+    ):
+        async with await broker.client() as client:
+            await with_rows(client, "restarted", 3_000)
+            async with subscribed(other.url, "r") as subscriber:
+                arguments = ("restarted", "--to", "r", "--nats", other.url, "--rate", "1000", "--timeout", "30s")
+                with launched(broker.client_address, "relay", *arguments) as running:
+                    await subscriber.until(200)
+                    other.kill()
+                    other.start()
+                    said, _ = await ended(running)
+                assert said.startswith("relayed 3,000 messages")

@@ -1,0 +1,88 @@
+"""Keys in the settings of a broker: read once, read again, shown nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import ConfigError, OperationalError
+from penstock.broker.config import BrokerConfig, load, to_toml
+from penstock.broker.encryption import encrypted, read_again
+from penstock.broker.handed import Handed, decode, encode
+from penstock.vfs.keys import new_key_line, parse_keys
+from penstock.vfs.memory import MemoryVfs
+
+LINE = new_key_line("first", lambda length: b"k" * length)
+OTHER = new_key_line("second", lambda length: b"o" * length)
+
+
+def config_of(**environment: str) -> BrokerConfig:
+    return load(environment={f"PENSTOCK_{name.upper()}": value for name, value in environment.items()})
+
+
+def test_keys_come_from_a_file_or_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{OTHER}\n{LINE}\n")
+    assert config_of(encryption_keys=LINE).encryption_keys == LINE
+    config = config_of(encryption_keys_file=str(file))
+    assert parse_keys(config.encryption_keys or "").ids == ("second", "first")
+    assert config.encryption_keys_file == file
+    assert config_of().encryption_keys is None
+
+
+def test_keys_are_shown_nowhere_and_handed_to_a_broker_under_a_supervisor() -> None:
+    config = config_of(encryption_keys=LINE)
+    secret = LINE.split()[1]
+    for shown in (repr(config), to_toml(config), repr(config.shown)):
+        assert secret not in shown
+    assert decode(encode(Handed(config))).config == config
+
+
+@pytest.mark.parametrize(
+    ("environment", "mistake"),
+    [
+        ({"encryption_keys": "nonsense"}, "PENSTOCK_ENCRYPTION_KEYS: line 1: the key has 0 bytes"),
+        ({"encryption_keys_file": "/none"}, "PENSTOCK_ENCRYPTION_KEYS_FILE: cannot read /none"),
+        ({"encrypt_internal_streams": "true"}, "there are no keys to encrypt them with"),
+        ({"encryption_keys": LINE, "encryption_keys_file": "/none"}, "encryption_keys is set too"),
+    ],
+)
+def test_mistakes_say_where_and_nothing_more(environment: dict[str, str], mistake: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config_of(**environment)
+    assert len(raised.value.mistakes) == 1
+    assert mistake in raised.value.mistakes[0]
+
+
+async def test_without_keys_nothing_is_encrypted_and_without_the_extra_keys_are_of_no_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    assert encrypted(MemoryVfs(), config_of(), loop) is None
+    assert encrypted(MemoryVfs(), config_of(encryption_keys=LINE), loop) is not None
+    monkeypatch.setitem(sys.modules, "penstock.vfs.encrypted", None)
+    with pytest.raises(OperationalError, match=r"pip install 'penstock\[encryption\]'"):
+        encrypted(MemoryVfs(), config_of(encryption_keys=LINE), loop)
+
+
+def test_what_cannot_be_read_again_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    file = tmp_path / "keys"
+    keys = parse_keys(LINE)
+    read_again(file, keys)
+    file.write_bytes(b"\xff\xfe")
+    read_again(file, keys)
+    file.write_text("nonsense")
+    read_again(file, keys)
+    assert keys.ids == ("first",)
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
+    file.write_text(f"{OTHER}\n{LINE}")
+    file.chmod(0o600)
+    read_again(file, keys)
+    assert keys.ids == ("second", "first")
+    assert caplog.records[-1].levelname == "INFO"
+    assert not any(line.split()[1] in caplog.text for line in (LINE, OTHER))

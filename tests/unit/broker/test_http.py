@@ -1,0 +1,223 @@
+"""The HTTP port among rude clients: what they may send, hold and wait for. Sockets are real, time is short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.addresses import Address
+from penstock.broker.http_connection import Answer, Asked
+from penstock.broker.http_server import HttpServer, bind_http
+from tests.broker_process import eventually
+
+PAGE = b"x" * 64_000_000  # more than sockets hold
+DEADLINE_S = 20.0
+
+
+class Served:
+    """A server that says what was asked; `/slow` waits until it is let go, `/large` is large, `/broken` a mistake."""
+
+    server: HttpServer
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.asked: list[str] = []
+        self.let_go = asyncio.Event()
+        self._is_asked = asyncio.Event()
+
+    async def is_asked(self) -> None:
+        """Once the first request is there."""
+        await asyncio.wait_for(self._is_asked.wait(), DEADLINE_S)
+
+    async def is_empty(self) -> bool:
+        """Whether nobody is connected."""
+        return not self.server._connections
+
+    async def answer(self, asked: Asked) -> Answer:
+        self.asked.append(asked.target)
+        self._is_asked.set()
+        if asked.target == "/slow":
+            await self.let_go.wait()
+        if asked.target == "/broken":
+            raise ZeroDivisionError
+        return Answer(200, PAGE if asked.target == "/large" else f"{asked.method} {asked.target}".encode())
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=len(PAGE) * 2)
+
+    async def said(self, sent: bytes) -> bytes:
+        """All that comes until the server closes."""
+        reader, writer = await self.connect()
+        writer.write(sent)
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                return await reader.read()
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.close()
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Served]:
+    listeners, address = bind_http(Address("127.0.0.1", 0), is_chosen=True)
+    served = Served()
+    server = HttpServer(listeners, served.answer)
+    await server.start()
+    served.port, served.server = address.port, server
+    try:
+        yield served
+    finally:
+        server.stop()
+
+
+def request(target: str, *headers: str, method: str = "GET", last: bool = True) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", *headers, *(["Connection: close"] if last else [])]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def test_requests_sent_ahead_are_answered_in_order_one_by_one() -> None:
+    async with serving() as served:
+        ahead = b"".join(request(f"/{number}", last=number == 9) for number in range(10))
+        said = await served.said(ahead)
+        assert served.asked == [f"/{number}" for number in range(10)]
+        assert [line for line in said.split(b"\r\n") if line.startswith(b"GET ")] == [
+            *(b"GET /%dHTTP/1.1 200 " % number for number in range(9)),
+            b"GET /9",
+        ]
+
+
+async def test_while_one_is_answered_nothing_more_is_read() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(request("/slow", last=False))
+        await served.is_asked()
+        writer.write(request("/next", last=False) * 1_000_000)  # megabytes that nobody takes in
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 0.5)
+        assert served.asked == ["/slow"]
+        served.let_go.set()
+        assert (await asyncio.wait_for(reader.readline(), DEADLINE_S)).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # no host
+        (b"GET /" + b"a" * 100_000, b"431"),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, b"431"),
+        (request("/", "Content-Length: 3") + b"abc", b"413"),
+        (request("/", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n", b"413"),
+        (request("/", "Content-Length: 99999999999999999999") + b"a", b"4"),
+        (request("/", "Content-Length: 1", "Content-Length: 2"), b"400"),
+        (request("/broken"), b"500"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_and_closed(sent: bytes, status: bytes) -> None:
+    async with serving() as served:
+        said = await served.said(sent)
+        assert said.startswith(b"HTTP/1.1 " + status), said[:200]
+        assert served.asked in ([], ["/broken"])
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", request("/")[:-2]])
+async def test_who_sends_a_request_too_slowly_is_cut_off(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 100)
+    async with serving() as served:
+        assert await served.said(sent) == b""
+        assert served.asked == []
+
+
+async def test_a_drop_now_and_then_buys_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 200)
+    async with serving() as served:
+        reader, writer = await served.connect()
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done() and loop.time() - begun_s < DEADLINE_S:
+            writer.write(b"X")
+            await asyncio.wait((ended,), timeout=0.02)
+        assert loop.time() - begun_s < DEADLINE_S
+        with suppress(ConnectionResetError):
+            assert ended.result() == b""
+        writer.close()
+
+
+async def test_who_does_not_take_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 300)
+    async with serving() as served:
+        loop = asyncio.get_running_loop()
+        import socket
+
+        with socket.create_connection(("127.0.0.1", served.port)) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, request("/large"))
+            await served.is_asked()
+            await eventually(served.is_empty, "it is cut off while it takes nothing")
+            taken = 0
+            with suppress(ConnectionResetError):
+                while data := await asyncio.wait_for(loop.sock_recv(client, 1 << 20), DEADLINE_S):
+                    taken += len(data)
+            assert taken < len(PAGE)
+
+
+async def test_the_answer_to_head_has_the_length_and_no_body() -> None:
+    async with serving() as served:
+        said = await served.said(request("/large", method="HEAD"))
+        assert b"content-length: %d\r\n" % len(PAGE) in said.lower()
+        assert said.endswith(b"\r\n\r\n")
+
+
+async def test_there_are_so_many_connections_and_the_oldest_that_waits_makes_room() -> None:
+    async with serving() as served:
+        busy_reader, busy = await served.connect()
+        busy.write(request("/slow"))
+        await served.is_asked()
+        idle = [await served.connect() for _ in range(limits.HTTP_CONNECTIONS_MAX - 1)]
+        for number in range(3):
+            assert b"GET /more" in await served.said(request("/more"))
+            reader, _ = idle[number]
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), limits.HTTP_PATIENCE_MS / 2_000) == b""
+            idle.append(await served.connect())  # in its place
+        served.let_go.set()
+        assert (await asyncio.wait_for(busy_reader.read(), DEADLINE_S)).endswith(b"GET /slow")
+        for _, writer in (*idle, (busy_reader, busy)):
+            writer.close()
+
+
+async def test_a_connection_is_good_for_so_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_REQUESTS_MAX", 3)
+    async with serving() as served:
+        await served.said(request("/a", last=False) * 9)
+        assert len(served.asked) == 3
+
+
+async def test_a_client_that_closes_its_side_gets_its_answer() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(request("/a", last=False))
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).endswith(b"GET /a")
+        writer.close()
+
+
+def test_a_port_that_is_taken_is_replaced_unless_somebody_chose_it() -> None:
+    listeners, address = bind_http(Address("127.0.0.1", 0), is_chosen=True)
+    try:
+        others, other = bind_http(address, is_chosen=False)
+        assert other.port not in (0, address.port)
+        for one in others:
+            one.close()
+        with pytest.raises(Exception, match="--http"):
+            bind_http(address, is_chosen=True)
+    finally:
+        for one in listeners:
+            one.close()

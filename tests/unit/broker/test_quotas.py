@@ -1,0 +1,75 @@
+"""Rates of users, in a time that the test moves."""
+
+from __future__ import annotations
+
+from penstock.access import Quotas
+from penstock.access.handshake import Principal
+from penstock.base.errors import ErrorCode
+from penstock.broker.quotas import Usage
+from penstock.messages import AppendRequest, AppendResponse, FetchRequest, FetchResponse, MetadataRequest
+
+BOB, ANN = Principal("bob", 1), Principal("ann", 2)
+APPEND, FETCH = AppendRequest(stream_id=1), FetchRequest(stream_id=1, offset=0)
+APPENDED = AppendResponse(base_offset=0, end_offset=1, timestamp_us=0, leader_epoch=1, fsynced=True)
+FETCHED = FetchResponse(log_start=0, committed_end=0, base_offset=0, end_offset=0, format_version=1, leader_epoch=1)
+
+
+class World:
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.quotas: dict[str, Quotas] = {"bob": Quotas(1_000, 2_000, None), "ann": Quotas()}
+        self.usage = Usage(self.quotas.get, lambda: self.now_us)
+
+    def wait(self, ms: int) -> None:
+        self.now_us += ms * 1_000
+
+
+def test_what_a_second_gives_is_there_at_once_and_one_request_may_be_as_large_as_any() -> None:
+    world = World()
+    assert world.usage.asked(BOB, APPEND, 1_000) is None
+    assert world.usage.asked(BOB, APPEND, 5_000) is None
+    assert world.usage.answered(BOB, APPENDED, 0).throttle_ms == 5_001
+    refused = world.usage.asked(BOB, APPEND, 1)
+    assert refused is not None
+    assert (refused.code, refused.details["throttle_ms"]) == (ErrorCode.THROTTLED, 5_001)
+    world.wait(5_001)
+    assert world.usage.asked(BOB, APPEND, 1) is None
+    assert world.usage.throttled == 1
+
+
+def test_who_waits_as_long_as_he_was_told_is_never_refused() -> None:
+    world = World()
+    sent = 0
+    for size in (10, 3_000, 1, 700, 9_999) * 20:
+        assert world.usage.asked(BOB, APPEND, size) is None
+        sent += size
+        world.wait(world.usage.answered(BOB, APPENDED, 0).throttle_ms)
+    assert sent <= 1_000 * (world.now_us / 1e6 + 1)
+
+
+def test_what_is_fetched_counts_when_it_is_answered_and_for_itself() -> None:
+    world = World()
+    assert world.usage.asked(BOB, FETCH, 0) is None
+    assert world.usage.answered(BOB, FETCHED, 6_000).throttle_ms == 2_001
+    assert world.usage.asked(BOB, FETCH, 0) is not None
+    assert world.usage.asked(BOB, APPEND, 10) is None
+    assert world.usage.asked(BOB, MetadataRequest(), 0) is None
+
+
+def test_who_has_no_quota_waits_for_nothing() -> None:
+    world = World()
+    for who in (ANN, Principal("$broker")):
+        for _ in range(10):
+            assert world.usage.asked(who, APPEND, 1 << 30) is None
+            assert world.usage.answered(who, APPENDED, 0).throttle_ms == 0
+
+
+def test_another_quota_counts_from_the_next_request_on() -> None:
+    world = World()
+    world.usage.asked(BOB, APPEND, 11_000)
+    assert world.usage.answered(BOB, APPENDED, 0).throttle_ms == 10_001
+    world.quotas["bob"] = Quotas(100_000, None, None)
+    assert world.usage.answered(BOB, APPENDED, 0).throttle_ms == 101
+    world.quotas["bob"] = Quotas()
+    assert world.usage.asked(BOB, APPEND, 1 << 30) is None
+    assert world.usage.answered(BOB, FETCHED, 1 << 30).throttle_ms == 0

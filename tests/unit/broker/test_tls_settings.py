@@ -1,0 +1,121 @@
+"""Which certificates a broker takes for its own, and whom it would check with them; what is wrong with the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError
+from penstock.broker.certificates import certificates_in, end_us
+from penstock.broker.config import BrokerConfig, load
+from penstock.broker.tls import ServerTls
+from penstock.broker.tls_settings import BrokerTls
+from tests.certificates import Authority
+
+
+def loaded(environment: Mapping[str, str] | None = None, **flags: object) -> BrokerConfig:
+    return load(environment=environment or {}, flags={name: str(value) for name, value in flags.items()})
+
+
+def mistakes(environment: Mapping[str, str] | None = None, **flags: object) -> str:
+    with pytest.raises(ConfigError) as raised:
+        loaded(environment, **flags)
+    return "\n".join(raised.value.mistakes)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.mark.parametrize("year", [1999, 2026, 2049, 2050, 2120])
+def test_the_end_of_a_certificate_is_read_as_it_is(year: int) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    end = datetime(year, 11, 25, 23, 59, 58, tzinfo=UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "n" * 60)] * 3)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(2**150).not_valid_before(end - timedelta(days=9)).not_valid_after(end)
+    der = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+    assert end_us(der) == int(end.timestamp()) * 1_000_000
+    for length in range(0, len(der), 7):
+        with pytest.raises(ValueError, match="certificate"):
+            end_us(der[:length])
+
+
+def test_a_certificate_alone_will_do(authority: Authority) -> None:
+    pair = authority.issue("broker")
+    config = loaded(tls_cert=pair.cert, tls_key=pair.key)
+    assert config.tls
+    assert config.tls.wanted_of_clients == "off"
+    assert config.tls.load().dialling is None
+    assert not loaded().tls
+    ca = loaded(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=authority.ca).tls
+    assert ca.wanted_of_clients == "required"
+
+
+def test_what_does_not_go_together_is_told_with_the_place_that_said_it(authority: Authority, tmp_path: Path) -> None:
+    pair = authority.issue("broker")
+    both = {"tls_cert": pair.cert, "tls_key": pair.key}
+    cluster = {"id": 1, "cluster": "1@127.0.0.1:1,2@127.0.0.1:2", "nats": "nats://127.0.0.1:3"}
+    assert "no TLS without a certificate" in mistakes(tls_ca=authority.ca)
+    assert "(see --tls-ca)" in mistakes(tls_ca=authority.ca)
+    assert "tls_client_auth = required needs tls_client_ca" in mistakes(**both, tls_client_auth="required")
+    assert "is none of off, optional, required" in mistakes(**both, tls_client_auth="perhaps")
+    assert "tls_peer_names needs tls_ca" in mistakes(**both, tls_peer_names="a")
+    any_host = {"tls_ca": authority.ca, "tls_ignore_hosts": "yes"}
+    assert "whatever tls_peer_names says; set one of the two" in mistakes(**both, **any_host, tls_peer_names="a")
+    assert loaded(**both, **any_host).tls.ignore_hosts
+    assert "check each other's certificates; set tls_ca" in mistakes(**both, **cluster)
+    assert "check each other's certificates; set tls_ca" in mistakes(**both, brokers=3)
+    assert loaded(**both, **cluster, tls_ca=authority.ca).tls.ca_file == authority.ca
+    of_all = {**both, "tls_ca": authority.ca, "tls_client_ca": authority.ca}
+    assert "any client could say that it is a broker" in mistakes(**of_all)
+    assert loaded(**of_all, tls_peer_names="a,b").tls.peer_names == ("a", "b")
+
+
+def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path: Path) -> None:
+    pair, other = authority.issue("broker"), authority.issue("other")
+    (tmp_path / "empty.pem").write_text("nothing")
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    secret = serialization.BestAvailableEncryption(b"passphrase")
+    locked = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret)
+    (tmp_path / "locked.key").write_bytes(locked)
+    assert "none.pem for TLS: No such file" in mistakes(tls_cert=tmp_path / "none.pem", tls_key=pair.key)
+    assert "the key is not that of the certificate" in mistakes(tls_cert=pair.cert, tls_key=other.key)
+    assert "the key has a passphrase" in mistakes(tls_cert=pair.cert, tls_key=tmp_path / "locked.key")
+    assert "there is no certificate (PEM) in it" in mistakes(tls_cert=tmp_path / "empty.pem", tls_key=pair.key)
+    said = mistakes(tls_cert=pair.cert, tls_key=pair.key, tls_ca=tmp_path / "empty.pem")
+    assert f"cannot use {tmp_path / 'empty.pem'} for TLS" in said
+
+
+def test_what_clients_of_this_machine_have_in_their_environment_makes_no_broker_speak_tls(authority: Authority) -> None:
+    pair = authority.issue("client")
+    assert not loaded({"PENSTOCK_TLS_CA": str(authority.ca)}).tls
+    assert not loaded({"PENSTOCK_TLS_CA": str(authority.ca), "PENSTOCK_TLS_KEY": str(pair.key)}).tls
+    assert loaded({"PENSTOCK_TLS_CERT": str(pair.cert), "PENSTOCK_TLS_KEY": str(pair.key)}).tls
+
+
+def test_an_end_that_is_near_is_told_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    pair = authority.issue("broker", days=20)
+    tls = ServerTls(BrokerTls(cert_file=pair.cert, key_file=pair.key, ca_file=authority.ca))
+    assert tls.expires_us == end_us(certificates_in(pair.cert)[0])
+    day_us, hour_us = 86_400_000_000, 3_600_000_000
+    told: list[int] = []
+    with caplog.at_level(logging.WARNING, "penstock.tls"):
+        for hour in range(22 * 24):
+            caplog.clear()
+            now_us = tls.expires_us - 20 * day_us + hour * hour_us
+            tls.sweep(now_us, hour * limits.TLS_LOOK_MS * 1_000, lambda run, done: done(None))
+            if caplog.messages:
+                told.append(hour)
+                verb = "ended" if hour >= 20 * 24 else "ends"
+                assert caplog.messages[0].startswith(f"a certificate in {pair.cert} {verb} on ")
+    assert told == list(range(6 * 24, 22 * 24, 24))

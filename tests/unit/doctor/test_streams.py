@@ -1,0 +1,123 @@
+"""What is thought of streams, from what brokers say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.base.ids import BrokerId, LeaderEpoch, StreamId, TimestampUs
+from penstock.doctor.findings import Finding, Result
+from penstock.doctor.streams import judge_streams
+from penstock.messages import BrokerInfo, DamageInfo, FollowerInfo, GapInfo, PartitionInfo, StreamInfo
+from penstock.messages.streams import ReportedConfig
+
+NOW_US = 1_700_000_000_000_000
+HOUR_US = 3_600_000_000
+
+
+def stream(config: dict[str, Any] | None = None, **part: Any) -> StreamInfo:
+    known = {"leader_epoch": LeaderEpoch(1), "leader_id": BrokerId(1), "leader": "b1:7422"}
+    copies = {"replicas": (1, 2, 3), "isr": (1, 2, 3)}
+    made = ReportedConfig(**{"name": "orders", "subject": "orders.>", "min_isr": 2, **(config or {})})
+    return StreamInfo(stream_id=StreamId(1), config=made, partitions=(PartitionInfo(**{**known, **copies, **part}),))
+
+
+def judged(info: StreamInfo, check: str, brokers: int = 3, racks: tuple[str | None, ...] = ()) -> list[Finding]:
+    known = [
+        BrokerInfo(broker_id=BrokerId(one), address=f"b{one}:7422", rack=racks[one - 1] if racks else None)
+        for one in range(1, brokers + 1)
+    ]
+    return [one for one in judge_streams([info], known, [], NOW_US) if one.check == check]
+
+
+def test_a_stream_that_is_well_is_well() -> None:
+    found = list(judge_streams([stream()], [], [], NOW_US))
+    assert [one.check for one in found] == ["partitions", "replicas", "damage", "gaps", "configs"]
+    assert {one.result for one in found} == {Result.OK}
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ({"leader_id": None, "state": "no_leader", "state_reason": "why"}, "orders has no leader: why"),
+        ({"state": "read_only", "state_reason": "why"}, "orders is read only: why"),
+        ({"state": "something new", "state_reason": "why"}, "orders is something new: why"),
+    ],
+)
+def test_a_partition_that_does_not_take_messages_has_failed(part: dict[str, Any], found: str) -> None:
+    told = judged(stream(**part), "partitions")
+    assert [(one.result, one.found) for one in told] == [(Result.FAIL, found)]
+
+
+@pytest.mark.parametrize(
+    ("isr", "result", "found"),
+    [
+        ((1, 2), Result.WARN, "orders has 2 of 3 copies in sync"),
+        ((1,), Result.FAIL, "orders takes nothing: 1 in sync, and an ack needs 2"),
+    ],
+)
+def test_copies_that_are_not_in_sync(isr: tuple[int, ...], result: Result, found: str) -> None:
+    assert [(one.result, one.found) for one in judged(stream(isr=isr), "replicas")] == [(result, found)]
+
+
+def test_a_follower_whose_disk_takes_nothing_has_failed() -> None:
+    impeded = FollowerInfo(broker_id=BrokerId(2), lag=5, is_impeded=True)
+    assert judged(stream(followers=(impeded,)), "replicas")[0].result is Result.FAIL
+
+
+def test_damage_is_told() -> None:
+    damage = DamageInfo(file="0.arrows", position=7, expected="sound bytes", found="CRC")
+    assert judged(stream(damage=(damage,)), "damage")[0].found == "orders: 0.arrows at byte 7: CRC"
+
+
+@pytest.mark.parametrize(
+    ("start_us", "end_us", "result", "found"),
+    [
+        (NOW_US - 2 * HOUR_US, NOW_US - HOUR_US, Result.WARN, "orders: nobody listened for 1h, 1h ago (why)"),
+        (NOW_US - 2 * HOUR_US, None, Result.FAIL, "orders: nobody listens, since 2h (why)"),
+        (NOW_US - 90 * HOUR_US, NOW_US - 80 * HOUR_US, Result.OK, "none in the last 24 hours"),
+    ],
+)
+def test_gaps_of_today_are_told(start_us: int, end_us: int | None, result: Result, found: str) -> None:
+    end = None if end_us is None else TimestampUs(end_us)
+    gap = GapInfo(start_us=TimestampUs(start_us), end_us=end, reason="why")
+    assert [(one.result, one.found) for one in judged(stream(gaps=(gap,)), "gaps")] == [(result, found)]
+
+
+ONE = {"replicas": (1,), "isr": (1,)}
+TWO = {"replicas": (1, 2), "isr": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("config", "part", "brokers", "found"),
+    [
+        ({"durability": "os", "min_isr": 1}, ONE, 1, "durability `os` with one copy"),
+        ({"storage": "memory", "min_isr": 1}, ONE, 1, "it is in memory"),
+        ({"min_isr": 1}, ONE, 3, "one copy, though there are 3 brokers"),
+        ({"min_isr": 2}, TWO, 3, "all 2 copies are needed for an ack"),
+        ({"min_isr": 1}, {}, 3, "an ack needs one copy only"),
+        ({"allow_unclean_election": True}, {}, 3, "a copy that lacks acked messages may lead"),
+        ({"acks": "never"}, {}, 3, "it acks nothing"),
+        ({"name": "__offsets", "subject": "$PENSTOCK.offsets", "acks": "never"}, ONE, 3, "1 copies of where"),
+    ],
+)
+def test_a_config_that_promises_less_than_it_could(
+    config: dict[str, Any], part: dict[str, Any], brokers: int, found: str
+) -> None:
+    from penstock.base.config import Acks, Durability, Storage
+
+    types = {"durability": Durability, "storage": Storage, "acks": Acks}
+    typed = {name: types[name](value) if name in types else value for name, value in config.items()}
+    told = judged(stream(typed, **part), "configs", brokers)
+    assert [(one.result, found in one.found) for one in told] == [(Result.WARN, True)]
+
+
+def test_one_broker_alone_holds_the_only_copy_and_that_is_well() -> None:
+    assert [one.result for one in judged(stream({"min_isr": 1}, **ONE), "configs", 1)] == [Result.OK]
+
+
+def test_copies_on_one_rack_are_told_where_there_are_several() -> None:
+    assert "all copies are on rack a" in judged(stream(), "configs", 4, ("a", "a", "a", "b"))[0].found
+    assert judged(stream(), "configs", 3, ("a", "a", "a"))[0].result is Result.OK
+    assert judged(stream(), "configs", 3, ("a", "a", "b"))[0].result is Result.OK

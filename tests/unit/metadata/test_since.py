@@ -1,0 +1,70 @@
+"""What an earlier broker does not know is proposed only when there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.access import User
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode
+from penstock.base.ids import BrokerId, Incarnation
+from penstock.metadata import since
+from penstock.metadata.commands import AlterStream, Command, CreateStream, CreateUser, DeleteStream
+from penstock.metadata.image import BrokerState
+
+
+def brokers(*versions: str) -> list[BrokerState]:
+    return [
+        BrokerState(BrokerId(number), f"b{number}:7422", None, "d", Incarnation(number), True, True, version)
+        for number, version in enumerate(versions, 1)
+    ]
+
+
+USER = CreateUser(user=User("ann", 0, (), ()), created_us=0)
+CREATE = CreateStream(config=StreamConfig(name="a", subject="a"), created_us=0)
+
+
+@pytest.mark.parametrize(
+    ("versions", "older"),
+    [
+        (("0.2.0", "0.2.0"), []),
+        (("0.2.0", "0.10.0", "1.0"), []),
+        (("0.2.0", "0.2.1rc1"), []),
+        (("0.2.0", ""), []),  # it has not registered since it was alone
+        (("0.2.0", "0.1.9"), [2]),
+        (("0.1.0", "0.2.0", "0.1.0"), [1, 3]),
+    ],
+)
+def test_a_command_waits_for_the_last_broker(versions: tuple[str, ...], older: list[int]) -> None:
+    error = since.unknown_to(brokers(*versions), USER)
+    assert ([] if error is None else error.details["brokers"]) == older
+    if error is not None:
+        assert error.code == ErrorCode.UNSUPPORTED_VERSION
+        assert f"broker {older[0]} ({versions[older[0] - 1]})" in error.message
+
+
+def test_what_was_always_known_waits_for_nobody() -> None:
+    for command in (CREATE, DeleteStream(stream_id=1)):
+        assert since.unknown_to(brokers("0.1.0"), command) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "is_refused"),
+    [
+        (CREATE, False),
+        (CreateStream(config=StreamConfig(name="a", subject="a", dedup_ids_max=7), created_us=0), True),
+        (AlterStream(stream_id=1, changes={"max_age_ms": 7}), False),
+        (AlterStream(stream_id=1, changes={"dedup_ids_max": 7}), True),
+        (CreateStream(config=StreamConfig(name="a", subject="a"), created_us=0, assignments=((BrokerId(1),),)), True),
+    ],
+)
+def test_a_field_counts_where_it_says_something(
+    monkeypatch: pytest.MonkeyPatch, command: Command, is_refused: bool
+) -> None:
+    fields: dict[Any, Any] = {CreateStream: {"assignments": (0, 2)}}
+    monkeypatch.setattr(since, "CONFIG_FIELDS", {"dedup_ids_max": (0, 2)})
+    monkeypatch.setattr(since, "COMMAND_FIELDS", fields)
+    assert (since.unknown_to(brokers("0.1.0"), command) is not None) is is_refused
+    assert since.unknown_to(brokers("0.2.0"), command) is None

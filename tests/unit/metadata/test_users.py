@@ -1,0 +1,159 @@
+"""Users in the metadata: nobody can lock everybody out, and what was asked twice happens once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.metadata.apply import apply
+from penstock.metadata.commands import (
+    AlterUser,
+    ChangeRules,
+    Command,
+    CreateUser,
+    DeleteUser,
+    decode_command,
+    encode_command,
+)
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.snapshot import decode_image, encode_image
+
+ADMIN = Rule(Operation.ADMIN)
+READ = Rule(Operation.READ, stream="orders")
+
+
+def password(salt: bytes = b"s" * 16) -> Credential:
+    return Credential("password", CredentialKind.PASSWORD, 1, None, salt, 600_000, bytes(32), bytes(32))
+
+
+def token(credential_id: str) -> Credential:
+    return Credential(credential_id, CredentialKind.TOKEN, 1, 5_000, b"s" * 16, 1, bytes(32), bytes(32))
+
+
+def user(name: str, *rules: Rule) -> User:
+    return User(name, 0, (password(),), rules)
+
+
+def create(name: str, *rules: Rule, is_first: bool = False) -> CreateUser:
+    return CreateUser(user=user(name, *rules), created_us=7, is_first=is_first)
+
+
+class Folded:
+    """An image that commands fold to; each goes through its bytes first."""
+
+    def __init__(self) -> None:
+        self.image = ClusterImage()
+
+    def do(self, command: Command) -> Outcome:
+        self.image, outcome = apply(self.image, self.image.index + 1, decode_command(encode_command(command)))
+        if isinstance(outcome, RemoteError):
+            raise outcome
+        return outcome
+
+    def refused(self, command: Command) -> str:
+        before = self.image
+        with pytest.raises(RemoteError) as caught:
+            self.do(command)
+        assert replace(self.image, index=before.index) == before
+        return caught.value.code
+
+
+@pytest.fixture
+def folded() -> Folded:
+    folded = Folded()
+    assert not folded.image.is_guarded
+    assert folded.do(create("ann", ADMIN)).changed
+    assert folded.image.is_guarded
+    return folded
+
+
+def test_the_first_user_is_an_administrator() -> None:
+    folded = Folded()
+    assert folded.refused(create("ann", READ)) == ErrorCode.CHANGE_REFUSED
+    folded.do(create("ann", ADMIN))
+    assert folded.image.administrators() == ["ann"]
+
+
+def test_a_user_that_was_made_is_made_once(folded) -> None:
+    assert not folded.do(create("ann", ADMIN)).changed
+    assert folded.refused(create("ann", READ)) == ErrorCode.USER_EXISTS
+    assert folded.refused(create("bob", ADMIN, is_first=True)) == ErrorCode.USER_EXISTS
+
+
+def test_there_is_an_administrator_at_any_time(folded) -> None:
+    drop = ChangeRules(name="ann", changed_us=9, drop=(ADMIN,))
+    assert folded.refused(DeleteUser(name="ann", deleted_us=9)) == ErrorCode.CHANGE_REFUSED
+    assert folded.refused(drop) == ErrorCode.CHANGE_REFUSED
+    folded.do(create("bob", ADMIN))
+    assert folded.do(drop).changed
+    assert folded.do(DeleteUser(name="ann", deleted_us=9)).changed
+    assert folded.image.administrators() == ["bob"]
+
+
+def test_a_user_keeps_something_to_log_in_with(folded) -> None:
+    assert folded.refused(AlterUser(name="ann", altered_us=9, drop=("password",))) == ErrorCode.CHANGE_REFUSED
+    folded.do(AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)))
+    assert [one.credential_id for one in folded.image.user("ann").credentials] == ["t1"]
+
+
+def test_a_credential_takes_the_place_of_the_one_with_its_id(folded) -> None:
+    folded.do(AlterUser(name="ann", altered_us=9, add=(password(b"t" * 16),)))
+    (only,) = folded.image.user("ann").credentials
+    assert only.salt == b"t" * 16
+    assert not folded.do(AlterUser(name="ann", altered_us=9, add=(password(b"t" * 16),))).changed
+
+
+def test_rules_and_quotas_change(folded) -> None:
+    folded.do(create("bob"))
+    folded.do(ChangeRules(name="bob", changed_us=9, add=(READ, READ)))
+    assert folded.image.user("bob").rules == (READ,)
+    folded.do(AlterUser(name="bob", altered_us=9, quotas=Quotas(1, 2, 3)))
+    assert folded.image.user("bob").quotas == Quotas(1, 2, 3)
+    assert not folded.do(ChangeRules(name="bob", changed_us=9, add=(READ,))).changed
+    assert folded.refused(ChangeRules(name="nobody", changed_us=9, add=(READ,))) == ErrorCode.USER_NOT_FOUND
+
+
+def test_everybody_has_rules_and_logs_in_with_nothing(folded) -> None:
+    folded.do(ChangeRules(name="*", changed_us=9, add=(READ,)))
+    assert folded.image.user("*").rules == (READ,)
+    assert folded.image.administrators() == ["ann"]
+    assert folded.do(DeleteUser(name="*", deleted_us=9)).changed
+
+
+def test_nobody_has_rules_while_nobody_logs_in() -> None:
+    assert Folded().refused(ChangeRules(name="*", changed_us=9, add=(READ,))) == ErrorCode.USER_NOT_FOUND
+
+
+def test_a_user_that_is_made_again_is_another_one(folded) -> None:
+    folded.do(create("bob"))
+    before = folded.image.user("bob").made_index
+    folded.do(DeleteUser(name="bob", deleted_us=9))
+    folded.do(create("bob"))
+    assert folded.image.user("bob").made_index > before
+
+
+def test_users_are_in_the_snapshot_which_older_versions_refuse(folded) -> None:
+    folded.do(ChangeRules(name="*", changed_us=9, add=(READ,)))
+    data = encode_image(folded.image)
+    assert decode_image(data) == folded.image
+    assert msgspec.msgpack.decode(data)[0] == 3
+    assert msgspec.msgpack.decode(encode_image(ClusterImage()))[0] == 1
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_snapshot_whose_users_cannot_be_is_refused(folded, at) -> None:
+    fields = msgspec.msgpack.decode(encode_image(folded.image))
+    users = fields[5]
+    wrong = [
+        [*users, *users],  # twice
+        [[*users[0][:3], [], *users[0][4:]]],  # nobody rules
+        [[*users[0][:2], [], *users[0][3:]]],  # nothing to log in with
+        [[*users[0][:5], 99]],  # made later than now
+    ][at]
+    with pytest.raises(RemoteError) as caught:
+        decode_image(msgspec.msgpack.encode([*fields[:5], wrong]))
+    assert caught.value.code == ErrorCode.BAD_FRAME

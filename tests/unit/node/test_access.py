@@ -1,0 +1,561 @@
+"""Every request without the right, with it, and with a right that is nearly it; and nothing is done before the look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
+from penstock.access.handshake import Principal
+from penstock.base.config import Intake, StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import (
+    API_OF_REQUEST,
+    AlterStreamRequest,
+    AlterUserRequest,
+    Api,
+    AppendAtRequest,
+    AppendOnceRequest,
+    AppendRequest,
+    AuthenticateRequest,
+    ChangeRulesRequest,
+    CommitOffsetsRequest,
+    CreateStreamRequest,
+    CreateUserRequest,
+    DeleteStreamRequest,
+    DeleteUserRequest,
+    FetchOffsetsRequest,
+    FetchRequest,
+    FetchResponse,
+    FindStreamsRequest,
+    FindStreamsResponse,
+    GetRequest,
+    GroupHeartbeatRequest,
+    HelloRequest,
+    HelloResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    ListOffsetsRequest,
+    ListProducersRequest,
+    ListPublishedRequest,
+    ListUsersRequest,
+    ListUsersResponse,
+    MetadataRequest,
+    MetadataResponse,
+    OffsetCommit,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+    PublishStagedRequest,
+    ReportArchivedRequest,
+    Request,
+    SetIntakeRequest,
+    StagedRange,
+    StagedStreamRequest,
+    StageRequest,
+    StatusRequest,
+    TestAccessRequest,
+    TestAccessResponse,
+    TruncateRequest,
+    VerifyRequest,
+)
+from penstock.metadata.snapshot import encode_image
+from tests.unit.node.harness import Broker, batch_of
+from tests.unit.node.staging import QUERY, staged_stream
+
+ANN, BOB = Principal("ann", 0), Principal("bob", 0)
+GROUP = "billing"
+
+
+def credential() -> Credential:
+    return Credential("password", CredentialKind.PASSWORD, 1, None, b"s" * 16, 600_000, bytes(32), bytes(32))
+
+
+def user(name: str, *rules: Rule) -> CreateUserRequest:
+    return CreateUserRequest(name=name, credentials=(credential(),), rules=rules)
+
+
+def who(broker: Broker, name: str) -> Principal:
+    user = broker.node.access._image().user(name)
+    return Principal(name, user.made_index, "password", user.credentials[0].mark)
+
+
+@contextmanager
+def asking(broker: Broker, name: str | None) -> Iterator[None]:
+    before, broker.who = broker.who, None if name is None else who(broker, name)
+    try:
+        yield
+    finally:
+        broker.who = before
+
+
+def allow(broker: Broker, *rules: Rule, name: str = "bob") -> None:
+    with asking(broker, "ann"):
+        broker.request(ChangeRulesRequest(name=name, add=rules))
+
+
+@pytest.fixture
+def broker() -> Broker:
+    """A stream with a message, a group in it, something staged; ann rules, bob may nothing."""
+    broker = Broker().start()
+    broker.create("orders")
+    broker.append("orders", b"1")
+    broker.request(CreateStreamRequest(config=StreamConfig(name="copied", subject="copied"), is_paused=True))
+    broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
+    broker.request(ListGroupsRequest(**offsets(broker)))  # from here on what these ask for is in memory
+    broker.request(ListProducersRequest(stream_id=stream_id(broker)))
+    broker.request(ListPublishedRequest(stream_id=stream_id(broker)))
+    broker.request(StageRequest(stream_id=staged_stream(broker).stream_id, partition=0), ROWS)
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    with asking(broker, "ann"):
+        broker.request(user("bob"))
+    return broker
+
+
+class Case(NamedTuple):
+    """What is asked, and the rules each of which allows it."""
+
+    make: Callable[[Broker], tuple[Request, bytes]]
+    rules: tuple[Rule, ...]
+    nearly: tuple[Rule, ...] = ()  # that do not
+
+
+def on(operation: Operation) -> tuple[Rule, ...]:
+    """Rules that allow that on `orders`, which is on `orders.>`."""
+    return (
+        Rule(operation, stream="orders"),
+        Rule(operation, stream="ord*"),
+        Rule(operation, stream="*"),
+        Rule(operation, subject="orders.>"),
+        Rule(operation, subject=">"),
+        Rule(Operation.ADMIN),
+    )
+
+
+def off(operation: Operation) -> tuple[Rule, ...]:
+    """Rules that look much like it."""
+    others = tuple(Rule(other, stream="orders") for other in Operation if other not in (operation, Operation.ADMIN))
+    return (
+        *others,
+        Rule(operation, stream="orders2"),
+        Rule(operation, stream="order"),
+        Rule(operation, subject="orders.*"),
+    )
+
+
+def stream_id(broker: Broker, name: str = "orders") -> int:
+    return broker.node.access._image().by_name(name).stream_id
+
+
+def offsets(broker: Broker) -> dict[str, int]:
+    return {"stream_id": stream_id(broker, "__offsets"), "partition": _partition(broker)}
+
+
+def _partition(broker: Broker) -> int:
+    from penstock.hot.keyhash import partition_of
+
+    image = broker.node.access._image()
+    return partition_of(GROUP.encode(), len(image.by_name("__offsets").partitions))
+
+
+ROWS = bytes(batch_of([("orders.eu", None, b"2", None)]))
+READ, APPEND, COMMIT = Operation.READ, Operation.APPEND, Operation.COMMIT_OFFSETS
+ADMIN_ONLY = ((Rule(Operation.ADMIN),), tuple(one for one in on(READ)[:1]))
+
+
+def _staged(broker: Broker) -> int:
+    return stream_id(broker, f"__staged-{stream_id(broker)}")
+
+
+def plain(make: Callable[[Broker], Request]) -> Callable[[Broker], tuple[Request, bytes]]:
+    return lambda broker: (make(broker), b"")
+
+
+def rows(make: Callable[[Broker], Request]) -> Callable[[Broker], tuple[Request, bytes]]:
+    return lambda broker: (make(broker), ROWS)
+
+
+COMMIT_NEARLY = (*off(COMMIT), Rule(COMMIT, stream="orders", group="shipping"))
+
+CASES = {
+    "fetch": Case(plain(lambda b: FetchRequest(stream_id=stream_id(b), offset=0)), on(READ), off(READ)),
+    "get": Case(plain(lambda b: GetRequest(stream_id=stream_id(b), offset=0)), on(READ), off(READ)),
+    "list offsets": Case(
+        plain(lambda b: ListOffsetsRequest(stream_id=stream_id(b), at="latest")), on(READ), off(READ)[:-1]
+    ),
+    "append": Case(rows(lambda b: AppendRequest(stream_id=stream_id(b))), on(APPEND), off(APPEND)[:-1]),
+    "append once": Case(
+        rows(lambda b: AppendOnceRequest(stream_id=stream_id(b), producer_id=7, producer_epoch=0, sequence=0)),
+        on(APPEND),
+        off(APPEND)[:-1],
+    ),
+    "append at": Case(
+        lambda b: (AppendAtRequest(stream_id=stream_id(b, "copied")), bytes(batch_of([("copied", None, b"2", None)]))),
+        *ADMIN_ONLY,
+    ),
+    "list producers": Case(plain(lambda b: ListProducersRequest(stream_id=stream_id(b))), on(APPEND), off(APPEND)[:-1]),
+    "stage": Case(rows(lambda b: StageRequest(stream_id=_staged(b), partition=0)), on(APPEND), off(APPEND)),
+    "staged stream": Case(plain(lambda b: StagedStreamRequest(stream_id=stream_id(b))), on(APPEND), off(APPEND)),
+    "list published": Case(plain(lambda b: ListPublishedRequest(stream_id=stream_id(b))), on(APPEND), off(APPEND)),
+    "publish staged": Case(
+        plain(
+            lambda b: PublishStagedRequest(
+                stream_id=stream_id(b),
+                staged_stream_id=_staged(b),
+                query_id=QUERY,
+                batch_id=0,
+                staged=(StagedRange(0, 1, 1),),
+            )
+        ),
+        on(APPEND),
+        off(APPEND),
+    ),
+    "fetch of what is staged": Case(
+        plain(lambda b: FetchRequest(stream_id=_staged(b), offset=0)), on(APPEND), off(APPEND)
+    ),
+    "create": Case(
+        plain(lambda b: CreateStreamRequest(config=StreamConfig(name="orders-eu", subject="eu.orders.>"))),
+        (
+            Rule(Operation.CREATE, stream="orders-*"),
+            Rule(Operation.CREATE, stream="orders-eu"),
+            Rule(Operation.CREATE, subject="eu.>"),
+            Rule(Operation.ADMIN),
+        ),
+        (
+            Rule(Operation.CREATE, stream="orders"),
+            Rule(Operation.CREATE, subject="eu.*"),
+            Rule(Operation.ALTER, stream="*"),
+            Rule(Operation.CREATE, subject="orders.>"),
+        ),
+    ),
+    "alter": Case(
+        plain(lambda b: AlterStreamRequest(name="orders", changes={"max_messages": 7})),
+        on(Operation.ALTER),
+        off(Operation.ALTER),
+    ),
+    "set intake": Case(
+        plain(lambda b: SetIntakeRequest(name="orders", intake=Intake.PAUSED)),
+        on(Operation.ALTER),
+        off(Operation.ALTER),
+    ),
+    "delete": Case(plain(lambda b: DeleteStreamRequest(name="orders")), on(Operation.DELETE), off(Operation.DELETE)),
+    "truncate": Case(
+        plain(lambda b: TruncateRequest(stream_id=stream_id(b), before=1)), on(Operation.DELETE), off(Operation.DELETE)
+    ),
+    "report archived": Case(
+        plain(lambda b: ReportArchivedRequest(stream_id=stream_id(b), archive="lake", end_offset=1, archived_epoch=1)),
+        on(COMMIT),
+        off(COMMIT),
+    ),
+    "commit offsets": Case(
+        plain(
+            lambda b: CommitOffsetsRequest(
+                **offsets(b),
+                group=GROUP,
+                offsets=(OffsetCommit(stream_id=stream_id(b), partition=0, offset=1),),
+            )
+        ),
+        (*on(COMMIT), Rule(COMMIT, stream="orders", group="bill*")),
+        COMMIT_NEARLY,
+    ),
+    "heartbeat": Case(
+        plain(
+            lambda b: GroupHeartbeatRequest(
+                **offsets(b), group=GROUP, member_id="m" * 16, number=1, stream_ids=(stream_id(b),)
+            )
+        ),
+        on(COMMIT),
+        COMMIT_NEARLY,
+    ),
+    "fetch offsets": Case(
+        plain(lambda b: FetchOffsetsRequest(**offsets(b), group=GROUP, of_stream_id=stream_id(b))),
+        (*on(COMMIT), *on(READ)),
+        (Rule(APPEND, stream="orders"), Rule(COMMIT, stream="orders", group="shipping")),
+    ),
+    "status": Case(plain(lambda b: StatusRequest()), *ADMIN_ONLY),
+    "verify": Case(plain(lambda b: VerifyRequest(stream_id=stream_id(b))), *ADMIN_ONLY),
+    "create user": Case(plain(lambda b: user("eve")), *ADMIN_ONLY),
+    "delete user": Case(plain(lambda b: DeleteUserRequest(name="bob")), *ADMIN_ONLY),
+    "alter another user": Case(plain(lambda b: AlterUserRequest(name="ann", add=(credential(),))), *ADMIN_ONLY),
+    "own quotas": Case(plain(lambda b: AlterUserRequest(name="bob", quotas=Quotas(1))), *ADMIN_ONLY),
+    "change rules": Case(plain(lambda b: ChangeRulesRequest(name="bob", add=on(READ)[:1])), *ADMIN_ONLY),
+    "test of another user": Case(plain(lambda b: TestAccessRequest(name="ann", operation=READ)), *ADMIN_ONLY),
+}
+TOLD_WHAT_THEY_MAY_KNOW = {
+    HelloRequest,
+    AuthenticateRequest,  # the connection answers it
+    MetadataRequest,
+    FindStreamsRequest,
+    OffsetsStreamRequest,
+    ListGroupsRequest,
+    ListUsersRequest,
+}
+
+
+def is_denied(broker: Broker, case: Case) -> bool:
+    with asking(broker, "bob"):
+        response = broker.replies[ask(broker, case)].response
+    codes = (ErrorCode.NOT_AUTHORIZED, ErrorCode.STREAM_NOT_FOUND)
+    return isinstance(response, RemoteError) and response.code in codes
+
+
+def ask(broker: Broker, case: Case) -> object:
+    request, raw = case.make(broker)
+    caller = broker.request(request, raw)
+    if caller in broker.open_requests:  # a long poll
+        broker.clock.advance_ms(60_000)
+        broker.node.tick(broker.clock.now)
+        broker.turn()
+    return caller
+
+
+def state(broker: Broker) -> object:
+    """All that a request could have changed."""
+    with asking(broker, "ann"):
+        logs = {name: broker.values(name) for name in broker.streams()}
+    return encode_image(broker.node.access._image()), logs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_no_rule_allows_is_refused_and_nothing_was_done(broker, name) -> None:
+    before = state(broker)
+    assert is_denied(broker, CASES[name])
+    assert state(broker) == before
+
+
+@pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, case in CASES.items() for rule in case.rules])
+def test_what_a_rule_allows_is_done(broker, name, rule) -> None:
+    allow(broker, rule)
+    with asking(broker, "bob"):
+        response = broker.replies[ask(broker, CASES[name])].response
+    if name == "append at":  # the stream is not paused: it is asked for more than the right
+        assert isinstance(response, RemoteError)
+        assert response.code not in (ErrorCode.NOT_AUTHORIZED, ErrorCode.STREAM_NOT_FOUND)
+    else:
+        assert not isinstance(response, RemoteError)
+
+
+@pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, case in CASES.items() for rule in case.nearly])
+def test_no_other_rule_does(broker, name, rule) -> None:
+    allow(broker, rule)
+    before = state(broker)
+    assert is_denied(broker, CASES[name])
+    assert state(broker) == before
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_everybody_may_each_user_may(broker, name) -> None:
+    rule = CASES[name].rules[0]
+    if rule.operation is Operation.ADMIN:
+        pytest.skip("nobody may make everybody an administrator")
+    allow(broker, rule, name="*")
+    assert not is_denied(broker, CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("somebody", [None, Principal("eve", 3), Principal("bob", 1)])
+def test_who_is_nobody_is_refused_everything(broker, name, somebody) -> None:
+    """Not logged in; logged in once, and deleted; deleted, and somebody else made under that name."""
+    before = state(broker)
+    broker.who = somebody
+    response = broker.replies[ask(broker, CASES[name])].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.UNAUTHENTICATED
+    broker.who = None
+    assert state(broker) == before
+
+
+def test_every_request_of_clients_is_tried_here() -> None:
+    tried = set()
+    broker = Broker().start()
+    broker.create("orders")
+    broker.create("copied")
+    broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
+    staged_stream(broker)
+    for case in CASES.values():
+        tried.add(type(case.make(broker)[0]))
+    of_clients = {one for one, spec in API_OF_REQUEST.items() if spec.api < Api.PEER_HELLO}
+    assert of_clients == tried | TOLD_WHAT_THEY_MAY_KNOW
+
+
+def test_a_request_that_is_in_no_table_is_for_administrators(broker) -> None:
+    del broker.node.access._table[FetchRequest]
+    allow(broker, *on(READ)[:1])
+    assert is_denied(broker, CASES["fetch"])
+    with asking(broker, "ann"):
+        broker.answer(broker.fetch("orders"), FetchResponse)
+
+
+def test_streams_with_which_nothing_may_be_done_are_not_there(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("prices")
+    allow(broker, Rule(READ, stream="orders"))
+    with asking(broker, "bob"):
+        assert set(broker.streams()) == {"orders"}
+        assert not broker.ask(MetadataRequest(names=("prices",)), MetadataResponse).streams
+        assert not broker.ask(FindStreamsRequest(subject="prices.x"), FindStreamsResponse).streams
+        refused = broker.refusal(DeleteStreamRequest(name="prices"))
+        assert refused.code == broker.refusal(DeleteStreamRequest(name="nothing")).code == ErrorCode.STREAM_NOT_FOUND
+        assert broker.refusal(DeleteStreamRequest(name="orders")).code == ErrorCode.NOT_AUTHORIZED
+
+
+def test_groups_of_streams_that_are_not_there_for_him_are_not_either(broker) -> None:
+    with asking(broker, "ann"):
+        broker.request(CASES["commit offsets"].make(broker)[0])
+        listing = ListGroupsRequest(**offsets(broker))
+        assert len(broker.ask(listing, ListGroupsResponse).groups) == 1
+    with asking(broker, "bob"):
+        assert not broker.ask(listing, ListGroupsResponse).groups
+    allow(broker, Rule(COMMIT, stream="orders", group="bill*"))
+    with asking(broker, "bob"):
+        assert len(broker.ask(listing, ListGroupsResponse).groups) == 1
+
+
+def test_a_rule_about_subjects_allows_rows_on_them(broker) -> None:
+    allow(broker, Rule(APPEND, subject="orders.eu.*"), Rule(APPEND, subject="other.>"))
+    request = AppendRequest(stream_id=stream_id(broker))
+    good = batch_of([("orders.eu.a", None, b"2", None), ("orders.eu.b", None, b"3", None)])
+    bad = batch_of([("orders.eu.a", None, b"4", None), ("orders.us.a", None, b"5", None)])
+    with asking(broker, "bob"):
+        broker.request(request, good)
+        refused = broker.refusal(request, bad)
+    assert refused.code == ErrorCode.NOT_AUTHORIZED
+    assert "orders.us.a" in refused.message
+    with asking(broker, "ann"):
+        assert broker.values("orders") == [b"1", b"2", b"3"]
+
+
+def test_a_rule_about_subjects_allows_a_fetch_of_these(broker) -> None:
+    allow(broker, Rule(READ, subject="orders.eu.>"))
+    number = stream_id(broker)
+    with asking(broker, "bob"):
+        for subjects in (None, (), ("orders.>",), ("orders.eu.a", "orders.us")):
+            assert broker.refusal(FetchRequest(stream_id=number, offset=0, subjects=subjects)).code == (
+                ErrorCode.NOT_AUTHORIZED
+            )
+        broker.ask(FetchRequest(stream_id=number, offset=0, subjects=("orders.eu.a",)), FetchResponse)
+
+
+def test_what_penstock_keeps_for_itself_is_not_read_with_a_wildcard(broker) -> None:
+    allow(broker, Rule(READ, stream="*"), Rule(READ, subject=">"), Rule(APPEND, stream="*"))
+    request = FetchRequest(stream_id=stream_id(broker, "__offsets"), offset=0)
+    with asking(broker, "bob"):
+        assert broker.refusal(request).code == ErrorCode.STREAM_NOT_FOUND
+    allow(broker, Rule(READ, stream="__offsets"))
+    with asking(broker, "bob"):
+        broker.ask(request, FetchResponse)
+
+
+def test_a_rule_that_is_taken_away_counts_at_once_also_for_who_waits(broker) -> None:
+    allow(broker, Rule(READ, stream="orders"))
+    with asking(broker, "bob"):
+        waiting = broker.fetch("orders", 1, wait_ms_max=30_000)
+    assert waiting in broker.open_requests
+    with asking(broker, "ann"):
+        broker.request(ChangeRulesRequest(name="bob", drop=(Rule(READ, stream="orders"),)))
+        broker.append("orders", b"secret")
+    response = broker.replies[waiting].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.STREAM_NOT_FOUND
+
+
+def test_who_was_deleted_waits_for_nothing(broker) -> None:
+    allow(broker, Rule(READ, stream="orders"))
+    with asking(broker, "bob"):
+        waiting = broker.fetch("orders", 1, wait_ms_max=30_000)
+    with asking(broker, "ann"):
+        broker.request(DeleteUserRequest(name="bob"))
+        broker.append("orders", b"secret")
+    response = broker.replies[waiting].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.UNAUTHENTICATED
+
+
+def test_a_user_knows_himself_and_changes_his_own_credentials(broker) -> None:
+    broker.who = who(broker, "bob")
+    seen = broker.ask(ListUsersRequest(), ListUsersResponse)
+    assert [one.name for one in seen.users] == ["bob"]
+    assert seen.user == "bob"
+    broker.request(AlterUserRequest(name="bob", add=(credential(),)))
+    assert broker.ask(TestAccessRequest(name="bob", operation=READ, stream="orders"), TestAccessResponse).reason
+
+
+def test_what_is_told_of_users_holds_no_key(broker) -> None:
+    broker.who = who(broker, "ann")
+    said = str(broker.ask(ListUsersRequest(), ListUsersResponse))
+    assert "stored_key" not in said
+    assert "server_key" not in said
+    assert "salt" not in said
+
+
+def test_a_credential_that_expires_counts_no_more(broker) -> None:
+    with asking(broker, "ann"):
+        expiring = Credential(
+            "password",
+            CredentialKind.PASSWORD,
+            1,
+            broker.clock.wall_us + 5_000_000,
+            *[b"s" * 16, 600_000, bytes(32), bytes(32)],
+        )
+        broker.request(AlterUserRequest(name="bob", add=(expiring,)))
+    allow(broker, Rule(READ, stream="orders"))
+    with asking(broker, "bob"):
+        broker.answer(broker.fetch("orders"), FetchResponse)
+        number = stream_id(broker)
+        broker.clock.advance_ms(6_000)
+        assert broker.refusal(FetchRequest(stream_id=number, offset=0)).code == ErrorCode.UNAUTHENTICATED
+
+
+def test_who_has_not_logged_in_is_told_no_more_than_how(broker) -> None:
+    hello = HelloRequest(client_name="c", client_version="1")
+    broker.who = None
+    told = broker.ask(hello, HelloResponse)
+    assert told.mechanisms == ("SCRAM-SHA-256", "NKEY")
+    assert (told.cluster_id, told.nats_urls) == ("", ())
+
+
+def test_a_broker_that_was_told_so_lets_nobody_in_before_there_are_users() -> None:
+    broker = Broker(requires_login=True).start()
+    assert broker.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
+
+
+def test_the_first_user_is_made_once_where_everybody_has_to_log_in() -> None:
+    made = []
+
+    def first() -> User:
+        made.append(1)
+        return User("admin", 5, (credential(),), (Rule(Operation.ADMIN),))
+
+    broker = Broker(requires_login=True, first_user=first).start()
+    broker.clock.advance_ms(5_000)
+    broker.node.tick(broker.clock.now)
+    broker.turn()
+    assert broker.node.access._image().administrators() == ["admin"]
+    assert made == [1]
+    again = broker.crash().start()
+    again.clock.advance_ms(5_000)
+    again.node.tick(again.clock.now)
+    again.turn()
+    assert made == [1]
+    again.who = who(again, "admin")
+    assert again.streams() == {}
+
+
+def test_test_says_which_rule_decides(broker) -> None:
+    allow(broker, Rule(READ, subject="orders.eu.>"), Rule(COMMIT, stream="orders", group="b*"))
+    broker.who = who(broker, "ann")
+
+    def tried(operation: Operation, **fields: str) -> tuple[bool, str]:
+        answer = broker.ask(TestAccessRequest(name="bob", operation=operation, **fields), TestAccessResponse)
+        return answer.is_allowed, answer.reason
+
+    assert tried(READ, stream="orders") == (False, "only where all is on orders.eu.>")
+    assert tried(READ, stream="orders", subject="orders.eu.x") == (True, "read on subject orders.eu.>")
+    assert tried(READ, stream="new", subject="orders.eu.*")[0]
+    assert tried(COMMIT, stream="orders", group="b1") == (True, "commit_offsets on stream orders group b*")
+    assert not tried(COMMIT, stream="orders", group="c1")[0]
+    assert tried(Operation.ADMIN) == (False, "no rule makes it an administrator")
+    nobody = TestAccessRequest(name="eve", operation=READ, stream="orders")
+    assert broker.refusal(nobody).code == ErrorCode.USER_NOT_FOUND

@@ -1,0 +1,282 @@
+"""What is in deploy/ fits together, and fits the settings that there are. Nothing is started here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from penstock.base.addresses import parse_address
+from penstock.cli.reference import commands
+from tests.deployments import (
+    DEPLOY,
+    ROOT,
+    VARIABLES,
+    compose,
+    dockerfile,
+    image_environment,
+    manifest,
+    manifests,
+    pod_environment,
+    settings_of,
+)
+
+AWAITED = {"PENSTOCK_HTTP", "PENSTOCK_HTTP_TOKEN_FILE"}  # of a branch that is not merged yet
+PORT, HTTP_PORT = 7422, 7423
+PODS = (1, 2, 3)
+
+
+def brokers() -> dict[str, dict[str, Any]]:
+    return {name: one for name, one in compose()["services"].items() if name != "nats"}
+
+
+def unit() -> list[tuple[str, str]]:
+    """The settings of the unit for systemd, in order."""
+    lines = (DEPLOY / "systemd/penstock.service").read_text().splitlines()
+    return [
+        (name, value) for name, equals, value in (line.partition("=") for line in lines) if equals and name[0] != "#"
+    ]
+
+
+# Settings
+
+
+def _environments() -> Iterator[tuple[str, dict[str, str]]]:
+    yield "Dockerfile", image_environment()
+    yield from ((name, one["environment"]) for name, one in brokers().items())
+    yield from ((f"pod {ordinal}", pod_environment(ordinal, "node")) for ordinal in PODS)
+    yield "systemd", dict(value.split("=", 1) for name, value in unit() if name == "Environment")
+
+
+@pytest.mark.parametrize(("where", "environment"), list(_environments()))
+def test_every_variable_is_a_setting(where: str, environment: dict[str, str]) -> None:
+    assert set(settings_of(environment)) - VARIABLES - AWAITED == set(), where
+    assert settings_of(environment), where
+
+
+def test_every_flag_is_an_option_of_the_command() -> None:
+    serve = next(command for path, command in commands() if path == ("penstock", "serve"))
+    known = {flag for one in serve.params for flag in (*one.opts, *one.secondary_opts)}
+    started = [
+        *(shlex.split(value)[1:] for name, value in unit() if name == "ExecStart"),
+        *(json.loads(rest) for name, rest in dockerfile()[-1] if name == "CMD"),
+        *(one["command"] for one in brokers().values()),
+        manifest("StatefulSet")["spec"]["template"]["spec"]["containers"][0]["args"],
+    ]
+    assert len(started) == 6
+    for arguments in started:
+        assert arguments[0] == "serve"
+        assert {one for one in arguments if one.startswith("-")} <= known
+
+
+# Image
+
+
+def test_the_image_is_built_from_what_is_there_and_runs_as_nobody_of_importance() -> None:
+    build, run = dockerfile()
+    assert [rest.split()[0] for name, rest in (*build, *run) if name == "FROM"] == ["python:${PYTHON}-slim"] * 2
+    ignored = (DEPLOY / "docker/Dockerfile.dockerignore").read_text().splitlines()
+    copied = [part for name, rest in build if name == "COPY" for part in rest.split()[:-1]]
+    for name in copied:
+        assert (ROOT / name).exists()
+        assert f"!{name}" in ignored
+    assert sorted(line[1:] for line in ignored if line.startswith("!")) == sorted(copied)
+    users = [rest for name, rest in run if name == "USER"]
+    assert users == ["10001:10001"]
+    assert any("--uid 10001" in rest for name, rest in run if name == "RUN")
+    assert ("VOLUME", image_environment()["PENSTOCK_DATA_DIR"]) in run
+
+
+def test_the_image_is_looked_at_where_it_shows_its_health() -> None:
+    http = parse_address(image_environment()["PENSTOCK_HTTP"])
+    assert (http.is_loopback, http.port) == (True, HTTP_PORT)
+    (check,) = (rest for name, rest in dockerfile()[-1] if name == "HEALTHCHECK")
+    assert f"http://{http}/healthz" in check
+    assert ("EXPOSE", f"{PORT} {HTTP_PORT}") in dockerfile()[-1]
+
+
+def test_a_process_of_the_image_has_all_that_a_python_of_that_version_needs() -> None:
+    (oldest,) = re.findall(r'requires-python = ">=(\S+)"', (ROOT / "pyproject.toml").read_text())
+    assert f"ARG PYTHON={oldest}\n" in (DEPLOY / "docker/Dockerfile").read_text()
+
+
+# Compose
+
+
+def test_the_brokers_of_the_compose_file_are_one_cluster() -> None:
+    found = brokers()
+    lists = {one["environment"]["PENSTOCK_CLUSTER"] for one in found.values()}
+    assert lists == {",".join(f"{number}@{name}:{PORT}" for number, name in enumerate(found, 1))}
+    for number, (name, one) in enumerate(found.items(), 1):
+        settings = one["environment"]
+        assert settings["PENSTOCK_ID"] == str(number)
+        assert settings["PENSTOCK_ADVERTISE"] == f"{name}:{PORT}"
+        assert parse_address(settings["PENSTOCK_LISTEN"]).port == PORT
+        assert one["hostname"] == name
+        assert one["volumes"] == [f"data-{number}:{image_environment()['PENSTOCK_DATA_DIR']}"]
+        assert f"data-{number}" in compose()["volumes"]
+
+
+def test_what_the_compose_file_publishes_only_this_machine_reaches() -> None:
+    published = [port for one in compose()["services"].values() for port in one["ports"]]
+    assert len(published) == 4
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:(4222|7422)", port) for port in published)
+    assert len({port.split(":")[1] for port in published}) == 4
+
+
+def test_secrets_of_the_compose_file_are_there_where_they_are_read() -> None:
+    declared = compose()["secrets"]
+    for one in brokers().values():
+        assert set(one["secrets"]) <= set(declared)
+        files = {value for name, value in one["environment"].items() if name.endswith("_FILE")}
+        assert files == {f"/run/secrets/{name}" for name in one["secrets"]}
+    for one in compose()["services"].values():
+        assert one["networks"] == ["penstock"]
+        assert one["healthcheck"]["test"][0] == "CMD"
+        assert one["read_only"]
+    (mounted,) = compose()["services"]["nats"]["secrets"]
+    included = re.findall(r"^include \./(\S+)$", (DEPLOY / "compose/nats-server.conf").read_text(), flags=re.MULTILINE)
+    assert [f"/etc/nats/{name}" for name in included] == [mounted["target"]]
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize("one", list(manifests()), ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+def test_the_manifests_fit_the_schemas_of_kubernetes(one: dict[str, Any]) -> None:
+    kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_field_that_kubernetes_does_not_know_is_found() -> None:
+    wrong = manifest("PodDisruptionBudget")
+    wrong["spec"]["maxUnavailables"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_pods_are_one_cluster_in_their_own_namespace() -> None:
+    stateful, service = manifest("StatefulSet"), manifest("Service")
+    assert stateful["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]
+    assert stateful["spec"]["ordinals"]["start"] == 1
+    assert stateful["spec"]["replicas"] == len(PODS)
+    assert stateful["spec"]["podManagementPolicy"] == "Parallel"
+    for ordinal in PODS:
+        settings = pod_environment(ordinal, "node")
+        names = [f"{number}@penstock-{number}.penstock.prod.svc:{PORT}" for number in PODS]
+        assert settings["PENSTOCK_CLUSTER"].split(",") == names
+        assert f"{settings['PENSTOCK_ID']}@{settings['PENSTOCK_ADVERTISE']}" == names[ordinal - 1]
+
+
+def test_ports_are_the_same_everywhere() -> None:
+    container = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"penstock": PORT, "http": HTTP_PORT}
+    settings = pod_environment(1, "node")
+    assert parse_address(settings["PENSTOCK_LISTEN"]).port == PORT
+    assert parse_address(settings["PENSTOCK_HTTP"]).port == HTTP_PORT
+    for one in manifests():
+        if one["kind"] == "Service":
+            assert all(port["port"] == ports[port["targetPort"]] for port in one["spec"]["ports"])
+    probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert [(one["path"], one["port"]) for one in probes] == [("/healthz", "http")] * 2 + [("/readyz", "http")]
+    rules = manifest("NetworkPolicy")["spec"]["ingress"]
+    assert {port["port"] for rule in rules for port in rule["ports"]} == set(ports)
+
+
+def test_everything_selects_the_pods() -> None:
+    labels = manifest("StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    template = manifest("StatefulSet")["spec"]["template"]["spec"]
+    (affinity,) = template["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert affinity["labelSelector"]["matchLabels"] == labels
+    assert manifest("StatefulSet")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    assert all(one["spec"]["selector"] == labels for one in manifests() if one["kind"] == "Service")
+
+
+def test_volumes_are_mounted_where_they_are_used() -> None:
+    spec = manifest("StatefulSet")["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    claims = {one["metadata"]["name"] for one in spec["volumeClaimTemplates"]}
+    assert set(mounts) == claims | {one["name"] for one in spec["template"]["spec"]["volumes"]}
+    settings = pod_environment(1, "node")
+    assert Path(settings["PENSTOCK_DATA_DIR"]).is_relative_to(mounts["data"])
+    secrets = [value for name, value in settings.items() if name.endswith("_FILE")]
+    assert len(secrets) == 4
+    assert all(Path(value).parent == Path(mounts["secrets"]) for value in secrets)
+    page = (ROOT / "docs/how-to/kubernetes.md").read_text()
+    assert all(f"--from-file={Path(value).name}=" in page for value in secrets)
+
+
+def test_a_pod_may_do_little() -> None:
+    template = manifest("StatefulSet")["spec"]["template"]["spec"]
+    (container,) = template["containers"]
+    assert template["securityContext"]["runAsNonRoot"]
+    assert template["securityContext"]["runAsUser"] == 10001
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not template["automountServiceAccountToken"]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on this machine: the files are read one by one")
+def test_kustomize_puts_them_together() -> None:
+    made = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("\nkind: ") == len(list(manifests()))
+
+
+# systemd
+
+
+def test_the_unit_is_hardened_and_waits_for_the_broker(tmp_path: Path) -> None:
+    settings = dict(unit())
+    assert settings["Type"] == "notify"
+    assert settings["KillMode"] == "mixed"
+    assert settings["RestartPreventExitStatus"] == "2"
+    assert int(settings["TimeoutStopSec"]) > 30
+    assert int(settings["LimitNOFILE"]) >= 16_384
+    for name in ("NoNewPrivileges", "DynamicUser", "PrivateDevices", "PrivateUsers", "ProtectKernelTunables"):
+        assert settings[name] == "yes"
+    assert settings["ProtectSystem"] == "strict"
+    assert settings["CapabilityBoundingSet"] == ""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine: it is parsed")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    program = tmp_path / "penstock"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    text = (DEPLOY / "systemd/penstock.service").read_text()
+    (tmp_path / "penstock.service").write_text(text.replace("/opt/penstock/bin/penstock", str(program)))
+    at = str(tmp_path / "penstock.service")
+    done = subprocess.run(["systemd-analyze", "verify", at], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    looked = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--threshold=20", at],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert looked.returncode == 0, looked.stdout
+
+
+@pytest.mark.parametrize("page", ["systemd", "docker", "compose", "kubernetes"])
+def test_a_page_says_how_it_is_used(page: str) -> None:
+    text = (ROOT / f"docs/how-to/{page}.md").read_text()
+    assert f"(how-to/{page}.md)" in (ROOT / "docs/README.md").read_text()
+    for path in re.findall(r"deploy/[\w./-]+", text):
+        assert (ROOT / path).exists(), path

@@ -1,0 +1,299 @@
+"""Files that are encrypted: what is in them, what becomes of damage, and which key opens them."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from penstock.hot.crc import crc32c
+from penstock.vfs import File
+from penstock.vfs import encrypted_format as form
+from penstock.vfs.encrypted import EncryptedVfs
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.keys import EncryptionKeys, KeyMissingError
+from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.vfs.rewrapping import key_ids, rewrap
+from tests.encryption import encryption_keys
+
+_FIRST_RECORD = form.AREA_BYTES + form.BLOCK_HEADER_BYTES
+
+
+def encrypted(memory: MemoryVfs | FaultyVfs, keys: EncryptionKeys | None = None) -> EncryptedVfs:
+    keys = encryption_keys() if keys is None else keys
+    return EncryptedVfs(memory, keys, lambda path: path.endswith(".secret"), Random(5).randbytes)
+
+
+def written(memory: MemoryVfs, *records: bytes, keys: EncryptionKeys | None = None) -> File:
+    """The raw file of one with these records."""
+    file = encrypted(memory, keys).open("f.secret", create=True)
+    for record in records:
+        file.write_at(file.size(), record)
+    file.close()
+    return memory.open("f.secret")
+
+
+def all_of(file: File) -> bytes:
+    return file.read_at(0, file.size())
+
+
+def test_nothing_of_what_was_written_can_be_seen() -> None:
+    raw = all_of(written(memory := MemoryVfs(), b"attack at dawn", b"attack at dawn" * 9_000))
+    assert b"attack" not in raw
+    assert all_of(encrypted(memory).open("f.secret")) == b"attack at dawn" * 9_001
+    assert encryption_keys().key("first", "") not in raw
+
+
+def test_what_is_no_secret_stays_plain() -> None:
+    memory = MemoryVfs()
+    encrypted(memory).open("f.index", create=True).write_at(0, b"numbers")
+    assert all_of(memory.open("f.index")) == b"numbers"
+
+
+def test_a_file_from_before_is_read_and_written_as_it_is() -> None:
+    memory = MemoryVfs()
+    memory.open("f.secret", create=True).write_at(0, b"\xff\xff\xff\xffarrow")
+    file = encrypted(memory).open("f.secret")
+    file.write_at(9, b"!")
+    assert all_of(file) == all_of(memory.open("f.secret")) == b"\xff\xff\xff\xffarrow!"
+
+
+def test_no_byte_can_be_changed_unnoticed() -> None:
+    """Whatever byte is flipped: what is read is what was written, or zeros from a record's begin on."""
+    records = [b"a" * 300, b"b" * 10, b"c" * 70_000]
+    plain = b"".join(records)
+    memory = MemoryVfs()
+    raw = written(memory, *records)
+    whole = all_of(raw)
+    places = [*range(160), *range(form.SLOT_STEP_BYTES, form.SLOT_STEP_BYTES + 160)]
+    places += [*range(form.AREA_BYTES, form.AREA_BYTES + 450), *range(len(whole) - 120, len(whole))]
+    places += range(form.AREA_BYTES + form.BLOCK_BYTES - 20, form.AREA_BYTES + form.BLOCK_BYTES + 60)
+    lost = 0
+    for place in places:
+        raw.write_at(place, bytes([whole[place] ^ 0x40]))
+        file = encrypted(memory).open("f.secret")
+        found = file.read_at(0, len(plain))
+        assert all(one in (other, 0) for one, other in zip(found, plain, strict=False)), place
+        is_header = place < form.AREA_BYTES  # the other copy is there
+        assert (found == plain) == is_header, place
+        lost += not is_header
+        raw.write_at(place, whole[place : place + 1])
+    assert lost > 450
+    assert all_of(encrypted(memory).open("f.secret")) == plain
+
+
+def test_records_that_were_swapped_do_not_open() -> None:
+    memory = MemoryVfs()
+    raw = written(memory, b"a" * 100, b"b" * 100, b"c" * 100)
+    step = 100 + form.OVERHEAD_BYTES
+    first, second = (raw.read_at(_FIRST_RECORD + number * step, step) for number in (0, 1))
+    raw.write_at(_FIRST_RECORD, second, first)
+    assert encrypted(memory).open("f.secret").read_at(0, 100) == bytes(100)
+    # Also with the begins that belong there: what a record is bound to is not what its header says.
+    raw.write_at(_FIRST_RECORD + 4, first[4:8])
+    raw.write_at(_FIRST_RECORD + step + 4, second[4:8])
+    assert encrypted(memory).open("f.secret").read_at(0, 300) == bytes(200) + b"c" * 100
+
+
+def test_a_record_of_another_file_does_not_open() -> None:
+    memory = MemoryVfs()
+    vfs = encrypted(memory)
+    for name in ("a.secret", "b.secret"):
+        vfs.open(name, create=True).write_at(0, name.encode() * 20)
+    memory.open("a.secret").write_at(_FIRST_RECORD, all_of(memory.open("b.secret"))[_FIRST_RECORD:])
+    assert all_of(vfs.open("a.secret")) == bytes(160)
+
+
+def test_a_block_that_is_gone_leaves_zeros_and_the_others_where_they_were() -> None:
+    plain = bytes(range(1, 256)) * 1_200
+    memory = MemoryVfs()
+    raw = written(memory, plain)
+    raw.write_at(form.AREA_BYTES + form.BLOCK_BYTES, bytes(2 * form.BLOCK_BYTES))
+    begin, end = form.PLAIN_BYTES_MAX, 3 * form.PLAIN_BYTES_MAX
+    file = encrypted(memory).open("f.secret")
+    assert all_of(file) == plain[:begin] + bytes(end - begin) + plain[end:]
+    assert file.read_at(begin + 5, 10) == bytes(10)
+    assert file.read_at(end - 5, 10) == bytes(5) + plain[end : end + 5]
+
+
+def test_a_cut_in_the_middle_of_a_record_writes_over_nothing() -> None:
+    memory = MemoryVfs()
+    raw = written(memory, b"a" * 1_000, b"b" * 1_000)
+    before = all_of(raw)
+    file = encrypted(memory).open("f.secret")
+    file.truncate(1_400)
+    assert all_of(raw)[: len(before)] == before
+    file.write_at(1_400, b"c" * 50)
+    assert all_of(encrypted(memory).open("f.secret")) == b"a" * 1_000 + b"b" * 400 + b"c" * 50
+
+
+def test_what_was_cut_off_can_be_cut_further() -> None:
+    memory = MemoryVfs()
+    written(memory, b"a" * 1_000)
+    file = encrypted(memory).open("f.secret")
+    for length in (900, 400, 399):
+        file.truncate(length)
+        assert all_of(encrypted(memory).open("f.secret")) == b"a" * length
+
+
+def test_a_write_that_found_no_room_is_cut_back() -> None:
+    memory = MemoryVfs()
+    faulty = FaultyVfs(memory)
+    file = encrypted(faulty).open("f.secret", create=True)
+    file.write_at(0, b"a" * 500)
+    faulty.plan = nth(0, Fault(errno.ENOSPC, 30), Kind.WRITE)
+    with pytest.raises(OSError, match="No space"):
+        file.write_at(500, b"b" * 500)
+    file.truncate(500)
+    file.write_at(500, b"c" * 500)
+    assert all_of(encrypted(memory).open("f.secret")) == b"a" * 500 + b"c" * 500
+
+
+def test_a_header_that_found_no_room_is_written_with_the_next_try() -> None:
+    memory = MemoryVfs()
+    faulty = FaultyVfs(memory, nth(0, Fault(errno.ENOSPC, 30), Kind.WRITE))
+    file = encrypted(faulty).open("f.secret", create=True)
+    with pytest.raises(OSError, match="No space"):
+        file.write_at(0, b"a")
+    file.truncate(0)
+    file.write_at(0, b"b")
+    assert all_of(encrypted(memory).open("f.secret")) == b"b"
+
+
+def test_who_reads_a_file_that_is_new_sees_what_comes() -> None:
+    memory = MemoryVfs()
+    vfs = encrypted(memory)
+    writer = vfs.open("f.secret", create=True)
+    reader = vfs.open("f.secret", read_only=True)
+    assert reader.read_at(0, 10) == b""
+    writer.write_at(0, b"news")
+    assert reader.read_at(0, 10) == b"news"
+
+
+def test_a_million_records_are_opened_at_once() -> None:
+    """By reading the last block, and none of the others."""
+    memory = MemoryVfs()
+    written(memory, *[b"m" * 900] * 2_000)
+    watched = FaultyVfs(memory)
+    read = []
+    watched.watcher = lambda operation: read.append(operation.length) if operation.kind is Kind.READ else None
+    file = encrypted(watched).open("f.secret")
+    assert file.size() == 1_800_000
+    assert sum(read) < 2 * form.BLOCK_BYTES
+    read.clear()
+    assert file.read_at(900_000, 900) == b"m" * 900
+    assert sum(read) < 2 * form.BLOCK_BYTES
+
+
+# Keys
+
+
+def test_without_its_key_a_file_is_not_opened() -> None:
+    written(memory := MemoryVfs(), b"a", keys=encryption_keys("old"))
+    with pytest.raises(KeyMissingError, match="encrypted with the key 'old', which is not among the keys here"):
+        encrypted(memory, encryption_keys("new")).open("f.secret")
+
+
+def test_another_key_of_the_same_id_is_told_from_damage() -> None:
+    written(memory := MemoryVfs(), b"a")
+    with pytest.raises(KeyMissingError, match="'first' that is here is not the one of that id"):
+        encrypted(memory, EncryptionKeys([("first", b"?" * 32)])).open("f.secret")
+
+
+def test_new_files_take_the_first_key_and_old_ones_stay_readable() -> None:
+    memory = MemoryVfs()
+    vfs = encrypted(memory, encryption_keys("old"))
+    vfs.open("a.secret", create=True).write_at(0, b"a")
+    vfs.keys.replace(encryption_keys("new", "old"))
+    vfs.open("b.secret", create=True).write_at(0, b"b")
+    assert [key_ids(memory, name) for name in ("a.secret", "b.secret")] == [("old",), ("new",)]
+    assert all_of(vfs.open("a.secret")) == b"a"
+
+
+def test_a_file_is_wrapped_anew_and_the_old_key_can_go() -> None:
+    raw = written(memory := MemoryVfs(), b"a" * 100, keys=encryption_keys("old"))
+    records = all_of(raw)[form.AREA_BYTES :]
+    reader = encrypted(memory, encryption_keys("old")).open("f.secret")
+    keys = encryption_keys("new", "old")
+    assert rewrap(memory, "f.secret", keys, Random(1).randbytes)
+    assert not rewrap(memory, "f.secret", keys, Random(1).randbytes)
+    assert key_ids(memory, "f.secret") == ("new",)
+    assert all_of(raw)[form.AREA_BYTES :] == records
+    assert all_of(encrypted(memory, encryption_keys("new")).open("f.secret")) == b"a" * 100 == all_of(reader)
+    with pytest.raises(KeyMissingError):
+        encrypted(memory, encryption_keys("old")).open("f.secret")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_crash_while_it_is_wrapped_anew_leaves_it_readable(seed: int) -> None:
+    memory = MemoryVfs()
+    written(memory, b"a" * 100, keys=encryption_keys("old")).sync()
+    memory.sync_dir("")
+    keys = encryption_keys("new", "old")
+    random = Random(seed)
+    clones: list[MemoryVfs] = []
+
+    def crash(_operation: object) -> None:
+        clones.append(memory.crash_clone(Keep.SUBSET, random))
+
+    rewrap(FaultyVfs(memory, watcher=crash), "f.secret", keys, random.randbytes)
+    assert len(clones) > 4
+    for clone in clones:
+        assert all_of(encrypted(clone, keys).open("f.secret")) == b"a" * 100
+        rewrap(clone, "f.secret", keys, random.randbytes)
+        assert all_of(encrypted(clone, encryption_keys("new")).open("f.secret")) == b"a" * 100
+
+
+def test_one_copy_of_the_header_is_enough_and_is_mended_with_the_next_key() -> None:
+    raw = written(memory := MemoryVfs(), b"a" * 100, keys=encryption_keys("old"))
+    raw.write_at(0, bytes(form.SLOT_STEP_BYTES))
+    assert all_of(encrypted(memory, encryption_keys("old")).open("f.secret")) == b"a" * 100
+    assert rewrap(memory, "f.secret", encryption_keys("old"), Random(1).randbytes)
+    raw.write_at(form.SLOT_STEP_BYTES, bytes(form.SLOT_STEP_BYTES))
+    assert all_of(encrypted(memory, encryption_keys("old")).open("f.secret")) == b"a" * 100
+
+
+def test_a_file_that_has_lost_its_header_is_zeros_until_it_is_begun_anew() -> None:
+    raw = written(memory := MemoryVfs(), b"a" * 100)
+    raw.write_at(0, bytes(form.AREA_BYTES))
+    file = encrypted(memory).open("f.secret")
+    assert not any(all_of(file))
+    assert file.size() >= 100
+    file.truncate(0)
+    file.write_at(0, b"new")
+    assert all_of(encrypted(memory).open("f.secret")) == b"new"
+
+
+def test_a_later_format_is_not_taken_for_damage() -> None:
+    raw = written(memory := MemoryVfs(), b"a")
+    slot = bytearray(raw.read_at(0, 157))
+    slot[6] = 2
+    slot[-4:] = crc32c(bytes(slot[:-4])).to_bytes(4, "little")
+    raw.write_at(0, slot)
+    with pytest.raises(KeyMissingError, match="format 2"):
+        encrypted(memory).open("f.secret")
+
+
+def test_keys_are_shown_nowhere() -> None:
+    keys = encryption_keys()
+    opener = form.new_opener(Random(1).randbytes)
+    for secret, shown in ((keys.key("first", ""), repr(keys)), (opener.data_key, repr(opener))):
+        assert repr(secret)[2:-1] not in shown
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_there_or_reads_as_zeros() -> None:
+    """As a reader's whose log is truncated meanwhile: it looks at the log again."""
+    for calls in range(1, 12):
+        memory = MemoryVfs()
+        written(memory, b"a" * 900, *[b"b" * 900] * 200)
+        left = [calls]
+
+        def cut(operation: Operation, memory: MemoryVfs = memory, left: list[int] = left) -> None:
+            left[0] -= operation.kind is Kind.READ
+            if not left[0]:
+                memory.open("f.secret").truncate(form.AREA_BYTES + 500)
+
+        reader = encrypted(FaultyVfs(memory, watcher=cut)).open("f.secret", read_only=True)
+        found = reader.read_at(150_000, 900)
+        assert set(found) <= {0, ord("b")}
