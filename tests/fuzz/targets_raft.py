@@ -20,6 +20,7 @@ from penstock.raft.records import decode_record, read_contents, read_records
 from penstock.raft.snapshot_file import decode_snapshot, encode_snapshot
 from penstock.raft.stored import stored_entries, stored_snapshot
 from penstock.raft.terms import next_term
+from penstock.raft.values import NUMBER_MAX
 from penstock.raft.wire import contradiction, decode_message, encode_message, is_believable
 from penstock.vfs.mark import Mark
 from tests.fuzz.disks import all_files, holding
@@ -188,6 +189,8 @@ def raft_storage(modules: Modules, data: bytes) -> object:
         return _kind(error)
     state = storage.state
     storage.close()
+    if storage._contents.last_number > NUMBER_MAX - 10:
+        return "late"  # the next record has a number that none can have; a billion starts a second do not come there
     again = Storage.open(vfs, bootstrap)
     assert again.state == state, (again.state, state)
     assert not again.notices
