@@ -560,7 +560,7 @@ def check(arguments: List[str]) -> int:
 
 
 def fuzz(arguments: List[str]) -> NoReturn:
-    """Fuzz the compiled hot path with the compiler's sanitizers; `--help` says how."""
+    """Fuzz every decoder that faces a socket or a file; `--help` says how."""
     require_compiled()
     set_up(EXTRAS["test"])
     _become([PYTHON, "-m", "tests.fuzz.run"] + arguments, clean_environment())

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -203,3 +204,18 @@ def _looked_at(modules: Any, raw: bytes) -> object:
         return checked
     mistake = rows.Rows(bytearray(raw), codec.LAYOUT).mistake()
     return None if mistake is None else tuple(mistake)
+
+
+def made_steps(chance: Random) -> bytes:
+    """One to twelve steps; two in three go on from where the producer is."""
+    return b"".join(
+        STEP.pack(
+            chance.choice((0, 0, 0, 1, 2, 3, 250, 252)),
+            chance.choice((0, 0, 0, 1, 2, 3, 251)),
+            chance.choice((0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 0xE0, 0xC0, 0xC8, 0x08)),
+            chance.choice((0, 1, 2, 0x30, 0xC0, 0xC2)),
+            int(chance.random() * 600),
+            chance.choice((0, 1, 7, 2**31 - 1, 2**32 - 1)),
+        )
+        for _ in range(1 + int(chance.random() * 12))
+    )

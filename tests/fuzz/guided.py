@@ -18,8 +18,9 @@ with atheris.instrument_imports(include=["penstock.hot"]):
 
     hot_modes.plain("scan")  # imports all of them
 
-from tests.fuzz.engine import INPUT_BYTES_MAX
-from tests.fuzz.seeds import PIECES, SEEDS
+from tests.fuzz import corpus
+from tests.fuzz.seeds import PIECES
+from tests.fuzz.target import INPUT_BYTES_MAX
 from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).resolve().parents[2] / "build" / "fuzz" / "corpus"
@@ -36,13 +37,12 @@ def main(name: str, options: list[str]) -> None:
     """Fuzz one target until libFuzzer's options say that it is enough."""
     folder = CORPUS / name
     folder.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(SEEDS[name]):
-        (folder / f"seed-{number}").write_bytes(seed)
+    corpus.write(folder, corpus.read(name))
     dictionary = CORPUS.parent / "dictionary"
     dictionary.write_text("".join(_dictionary()))
     target = TARGETS[name]
     limits = [f"-max_len={INPUT_BYTES_MAX}", f"-dict={dictionary}", f"-artifact_prefix={CORPUS.parent}/{name}-"]
-    atheris.Setup([sys.argv[0], *limits, *options, str(folder)], lambda data: target(hot_modes.plain, data))
+    atheris.Setup([sys.argv[0], *limits, *options, str(folder)], lambda data: target.run(hot_modes.plain, data))
     atheris.Fuzz()
 
 

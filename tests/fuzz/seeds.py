@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 
 from penstock.hot.crc import crc32c
-from penstock.wire import encode_checked_head, encode_head
 from tests.fuzz.appends import STEP
-from tests.fuzz.targets import BASES, COMPRESSED_BASES
+from tests.fuzz.hot_runs import BASES, COMPRESSED_BASES
 
 _FRAMES = (
     b"PING\r\n",
@@ -76,11 +75,6 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     "envelope": (
         b"\x00\xb9\x0e\x43\xb4\x00\xff\x00\x00",  # what crashes others
         *(data for body in _BODIES for data in _envelope(body)),
-    ),
-    "frames": (
-        b"\xff\x40" + encode_checked_head(65, 1, 7, b"\x80", 7, (b"message",)) + b"message",
-        b"\x00\x09" + encode_checked_head(66, 1, 7, b"\x80", 40_000, None) + b"b" * 40_000,
-        b"\x00\x03" + encode_head(7, 1, 7, b"\x80", 3) + b"raw" + encode_head(7, 1, 8, b"", 0),
     ),
     "compressed": (
         *(bytes((n,)) for n in range(4)),

@@ -37,8 +37,7 @@ _MICROSECONDS = {
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,9})?"
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
 _BARE = re.compile(_NUMBER)
-_DURATION = re.compile(rf"(?:{_NUMBER}\s*[a-z]*\s*)+", re.IGNORECASE)
-_DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
+_DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int:
@@ -59,15 +58,15 @@ def parse_duration_us(text: str) -> int:
         # Whoever means days by it would lose nearly all that a stream holds if these were seconds.
         raise ValueError(f"{bare} what? Such as {bare}s, {bare}m, {bare}h or {bare}d")
     mistake = f"{text!r} is not a duration; write for example 500ms, 30s, 15m, 12h, 7d or 1h30m"
-    if _DURATION.fullmatch(text.strip()) is None:
-        raise ValueError(mistake)
-    parts = _DURATION_PART.findall(text)
-    total = 0
-    for number, unit in parts:
-        scale = _MICROSECONDS.get(unit.lower())
-        if scale is None:
+    total = position = 0
+    while position < len(bare) or not bare:
+        # Part by part: one pattern for all of them would try every way to part digits.
+        part = _DURATION_PART.match(bare, position)
+        scale = None if part is None else _MICROSECONDS.get(part[2].lower())
+        if part is None or scale is None:
             raise ValueError(mistake)
-        total += _scaled(number, scale)
+        total += _scaled(part[1], scale)
+        position = part.end()
     return total
 
 

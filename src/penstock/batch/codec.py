@@ -403,22 +403,24 @@ def check_numbers(
 
 
 def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
-    """The same as Arrow reads it, without copying; offsets and timestamps are those that the header promises.
-
-    What is compressed is unpacked first.
-    """
-    import pyarrow as pa
-
+    """The same as Arrow reads it, copied only where it is unpacked first; its numbers are those of its header."""
     data = uncompressed(data, file=file, position=position)
     check_values(data, file=file, position=position)
-    try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptionError(file, position, "a batch that Arrow can read", str(error)) from None
+    batch = read_rows(data, file=file, position=position)
     _, offsets_of_rows, _, timestamps_of_rows, *_ = buffers(memoryview(data).cast("B"))  # pyarrow exports signed bytes
     header = read_header(data, file=file, position=position)
     check_numbers(offsets_of_rows, timestamps_of_rows, header, file=file, position=position)
     return batch
+
+
+def read_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
+    """A message that `check_values` has passed as Arrow reads it; its offsets and timestamps may be any numbers."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(file, position, "a batch that Arrow can read", str(error)) from None
 
 
 def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> bytearray | None:

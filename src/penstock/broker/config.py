@@ -151,8 +151,9 @@ def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
     except OSError as error:
         mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
         return given
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError among them
-        mistakes.append(f"{file}: is not valid TOML: {error}")
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError among them
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        mistakes.append(f"{file}: is not valid TOML: {reason}")
         return given
     for name, value in content.items():
         setting = SETTINGS.get(name)
@@ -258,6 +259,8 @@ def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> 
     for name in ("cluster", "join"):
         if value[name] is not None:
             without_secrets[name] = [str(one) for one in value[name]]
+    if value["ports"] is not None:
+        without_secrets["ports"] = list(value["ports"])
     return {**without_secrets, "nats": [str(server) for server in servers or ()] or EMBEDDED}
 
 
@@ -296,7 +299,7 @@ def _toml_value(setting: Setting, value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, list):
-        return f"[{', '.join(_toml_text(part) for part in value)}]"
+        return f"[{', '.join(str(part) if isinstance(part, int) else _toml_text(part) for part in value)}]"
     return _toml_text(str(value))
 
 

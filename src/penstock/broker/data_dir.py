@@ -178,12 +178,13 @@ def _identity(path: Path, broker_id: BrokerId) -> _Identity:
         raise OperationalError(f"cannot read {file}: {error.strerror or error}") from error
     try:
         identity = msgspec.json.decode(content, type=_Identity)
+        checksum = _checksum(json.loads(content)) if identity.crc32c else ""
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise OperationalError(
             f"{file} is not readable as Penstock's ({error}); nothing was touched. Restore it, or choose another "
             "directory with --data-dir"
         ) from None
-    if identity.crc32c and identity.crc32c != _checksum(json.loads(content)):
+    if identity.crc32c != checksum:
         raise OperationalError(
             f"{file} is damaged: its checksum is {identity.crc32c}, and what it says comes to another one; nothing was "
             "touched. Restore it, or choose another directory with --data-dir"

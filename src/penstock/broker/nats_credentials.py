@@ -72,7 +72,9 @@ def _parse_url(text: str) -> NatsServer:
         text = f"nats://{text}"
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in _SCHEMES:
-        raise ValueError(f"the scheme {scheme!r} is not supported; use nats:// or tls://")
+        # What stands before an `@` may be a secret.
+        quoted = "" if "@" in text else f" {scheme!r}"
+        raise ValueError(f"the scheme{quoted} is not supported; use nats:// or tls://")
     user_part, at, host_part = rest.rpartition("@")
     # Only the part without secrets is parsed by a library whose errors quote what they were given.
     split = urlsplit(f"{scheme}://{host_part}")

@@ -72,7 +72,13 @@ def cluster_secret_advice(secret: str) -> str:
 
 def read_path(value: object) -> Path:
     """A file or folder; `~` is a home."""
-    return Path(read_text(value)).expanduser()
+    text = read_text(value)
+    if "\0" in text:
+        raise ValueError(f"{text!r} is no path: it holds a NUL")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{text!r}: there is no such home") from None
 
 
 def read_listen_address(value: object) -> Address:

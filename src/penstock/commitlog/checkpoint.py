@@ -41,6 +41,7 @@ SLOTS = 2
 _SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
 _BODY = struct.Struct("<8sQQIIQQQQqQ12x")
 _CRC = struct.Struct("<I")
+_NUMBER_MAX = 2**63  # the end of a log that has every offset there is
 assert _BODY.size + _CRC.size == SLOT_BYTES
 
 
@@ -75,7 +76,10 @@ def unpack_slot(data: bytes, *, file: str = "", position: int = 0) -> Checkpoint
     (wanted,) = _CRC.unpack_from(data, _BODY.size)
     if (crc := crc32c(data[: _BODY.size])) != wanted:
         raise CorruptionError(file, position, f"CRC-32C {wanted:08x}", f"{crc:08x}")
-    return Checkpoint(*values)
+    found = Checkpoint(*values)
+    if max(found) > _NUMBER_MAX:
+        raise CorruptionError(file, position, "numbers up to 2**63", str(found))
+    return found
 
 
 class Read(NamedTuple):

@@ -35,6 +35,7 @@ ENTRY_BYTES = 24
 _PIECE_BYTES = limits.SCAN_READ_BYTES // ENTRY_BYTES * ENTRY_BYTES
 _BODY = struct.Struct("<QQ4x")
 _CRC = struct.Struct("<I")
+_EPOCH_END = 2**32
 _leader_epoch = attrgetter("leader_epoch")
 
 
@@ -58,7 +59,10 @@ def unpack_entry(data: bytes, *, file: str = "", position: int = 0) -> LineageEn
     (wanted,) = _CRC.unpack_from(data, _BODY.size)
     if (crc := crc32c(data[: _BODY.size])) != wanted:
         raise CorruptionError(file, position, f"CRC-32C {wanted:08x}", f"{crc:08x}")
-    return LineageEntry._make(_BODY.unpack_from(data))
+    entry = LineageEntry._make(_BODY.unpack_from(data))
+    if entry.leader_epoch >= _EPOCH_END or entry.start_offset > limits.OFFSET_MAX:
+        raise CorruptionError(file, position, "a leader epoch below 2**32, from an offset on", str(entry))
+    return entry
 
 
 class Read(NamedTuple):

@@ -175,9 +175,9 @@ class Recovery:
             out.active.opened(self._vfs).sync()
             self._vfs.sync_dir(self._directory)
             return
-        path = files.segment_path(self._directory, point.segment_base)
-        out.damage.append(Damage(path, 0, point.log_start, point.flushed_end, "no segment file is there"))
-        out.log_start, out.log_end, out.flushed_end = point.log_start, point.flushed_end, point.flushed_end
+        path, end = files.segment_path(self._directory, point.segment_base), point.flushed_end
+        out.log_start, out.log_end, out.flushed_end = min(point.log_start, end), end, end
+        out.damage.append(Damage(path, 0, out.log_start, end, "no segment file is there"))
         out.sealed.append(
             Segment(path, out.log_start, out.log_end, 0, out.last_timestamp_us, PackedEntries(b""), tuple(out.damage))
         )

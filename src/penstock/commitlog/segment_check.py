@@ -114,6 +114,7 @@ class Looked:
     size_bytes: int = 0
     last_timestamp_us: int = 0
     leader_epoch: int = 0
+    last_offset: int = -1  # of all rows so far
     torn: Mistake | None = None
     is_open_end: bool = False
     mistakes: list[Mistake] = field(default_factory=list)
@@ -146,6 +147,7 @@ class SegmentCheck:
         self._out = Looked(path, base_offset)
         if before is not None:
             self._out.last_timestamp_us, self._out.leader_epoch = before.last_timestamp_us, before.leader_epoch
+            self._out.last_offset = before.last_offset
 
     def run(self) -> Looked:
         """OSError."""
@@ -278,10 +280,12 @@ class SegmentCheck:
             out.mistakes.append(Mistake(out.path, position, None, None, wanted, got))
         out.last_timestamp_us = max(out.last_timestamp_us, header.max_timestamp_us)
         out.leader_epoch = max(out.leader_epoch, header.leader_epoch)
-        out.rows += header.count
-        self._sums.add(rows)
         first, last = rows.column(0)[0].as_py(), rows.column(0)[-1].as_py()
         out.epochs.add(EpochRun(header.leader_epoch, first, last))
+        if first > out.last_offset:  # else two segments overlap, which is told: no row counts twice
+            out.last_offset = last
+            out.rows += header.count
+            self._sums.add(rows)
 
     def _check_end(self, entries: _IndexCheck) -> None:
         out, following = self._out, self._following

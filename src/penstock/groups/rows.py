@@ -48,6 +48,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: str = ""  # a note of the consumer's
 
 
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _generation_decoder = msgspec.json.Decoder(Generation)
 _decoder = msgspec.json.Decoder(Position)
@@ -86,7 +87,7 @@ def decode_value(value: bytes) -> Position | None:
     """The position of a value; None: it is none that this version knows."""
     try:
         return _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _MALFORMED:
         return None
 
 
@@ -110,5 +111,5 @@ def decode_generation(value: bytes) -> Generation | None:
     """The generation of a value; None: it is none that this version knows."""
     try:
         return _generation_decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _MALFORMED:
         return None

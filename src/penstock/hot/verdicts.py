@@ -338,8 +338,7 @@ class Sorted:
             return UNKNOWN_LAST
         self._number = last + 1 if last >= self._log_start else 0
         fields = self._fields
-        is_met = _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number)
-        return 0 if is_met else WRONG_SEQUENCE
+        return 0 if _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number) else WRONG_SEQUENCE
 
     def note_rows(self, log_end: int) -> None:
         """Have the subjects of the rows so far known, for a log that ends at `log_end` before them."""
@@ -364,6 +363,7 @@ class Sorted:
             if place is not None:
                 self._partition, self._number = place[0], place[1] + 1
                 return ELSEWHERE
+            self._number = 0  # no offset: a verdict that has no number of its own goes with none
         if expects_id and not self._ids.is_of(offset - 1, data, fields.last_id, fields.last_id_end):
             return WRONG_LAST_ID
         return 0

@@ -312,7 +312,7 @@ class NatsSession:
                 self._connect()
         elif self.state is SessionState.READY:
             events.append(InfoChanged(info))
-        if info.ldm and not self._lame_duck:
+        if info.ldm and not self._lame_duck and self.state is not SessionState.CLOSED:
             self._lame_duck = True
             events.append(LameDuck())
 

@@ -329,7 +329,10 @@ def encode_command(command: Command) -> bytes:
 
 def decode_command(data: bytes) -> Command:
     """The command in `data`; msgspec.DecodeError if it is none that this version knows, and knows all of."""
-    command: Command = _decoder.decode(data)
-    if isinstance(command, ChangeIsr):
-        _change_isr_decoder.decode(data)
+    try:
+        command: Command = _decoder.decode(data)
+        if isinstance(command, ChangeIsr):
+            _change_isr_decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
     return command

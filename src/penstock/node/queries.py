@@ -300,9 +300,9 @@ class CheckAppend:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
         asked = self.rules.check(rows)
         if self.rules.own is not None:
-            self.rules.own.check(codec.check_rows(self.raw))
+            self.rules.own.check(codec.read_rows(self.raw))  # it gets numbers of ours
         if self.rules.allowed is not None:
-            _check_allowed(codec.check_rows(self.raw), self.rules.allowed)
+            _check_allowed(codec.read_rows(self.raw), self.rules.allowed)
         self.asked = None if self._is_staged else asked
         self.message = codec.own_copy(self.raw)
         self.raw = b""

@@ -36,7 +36,10 @@ def encode_membership(membership: Membership) -> bytes:
 
 def decode_membership(data: bytes) -> Membership:
     """The membership in `data`; msgspec.DecodeError if it is none."""
-    membership: Membership = _decoder.decode(data)
+    try:
+        membership: Membership = _decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
     if text := flaw_in(membership):
         raise msgspec.DecodeError(text)
     return membership

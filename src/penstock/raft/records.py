@@ -24,7 +24,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
-from penstock.raft.values import NO_STATE, Entry, EntryKind, HardState
+from penstock.raft.values import BROKER_ID_MAX, NO_STATE, NUMBER_MAX, Entry, EntryKind, HardState
 
 LOG_VERSION = 1
 
@@ -172,7 +172,7 @@ def read_records(data: bytes, path: str) -> Iterator[Record]:
                 raise CorruptionError(path, position, "a record with a sound CRC-32C", "damaged bytes")
             return
         found, _, kind = _NUMBERS.unpack_from(content)
-        if number and found != number + 1:
+        if (number and found != number + 1) or found > NUMBER_MAX:
             raise CorruptionError(path, position, f"record {number + 1}", f"record {found}")
         number = found
         end_position = position + _RECORD_HEAD.size + len(content)
@@ -204,21 +204,34 @@ def _synced_behind(data: bytes, position: int) -> int:
 
 
 def decode_record(record: Record, path: str) -> Entry | HardState | tuple[int, int, bool]:
-    """What a record says; of a base (index, term, whether there is a snapshot). RemoteError (unsupported_version)."""
+    """What a record says; of a base (index, term, whether there is a snapshot).
+
+    RemoteError (unsupported_version); CorruptionError if it holds numbers that cannot be.
+    """
     try:
         if record.kind == _KIND_BASE:
             base_index, base_term, has_snapshot = _BASE.unpack(record.body)
+            _check_numbers(record, path, base_index, base_term)
             return base_index, base_term, bool(has_snapshot)
         if record.kind == _KIND_HARD_STATE:
             term, vote, commit = _HARD_STATE.unpack(record.body)
+            _check_numbers(record, path, term, commit)
+            if vote > BROKER_ID_MAX:
+                raise CorruptionError(path, record.position, "a vote for a broker", f"one for {vote}")
             return HardState(term, BrokerId(vote) or None, commit)
         if record.kind == _KIND_ENTRY:
             index, term, kind = _ENTRY.unpack_from(record.body)
+            _check_numbers(record, path, index, term)
             return Entry(term, index, EntryKind(kind), record.body[_ENTRY.size :])
         raise ValueError(f"record of kind {record.kind}")
     except (ValueError, struct.error) as error:
         text = f"{path}: record {record.number} is not known to this Penstock ({error}): a newer one wrote it; upgrade"
         raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text) from None
+
+
+def _check_numbers(record: Record, path: str, *numbers: int) -> None:
+    if max(numbers) > NUMBER_MAX:
+        raise CorruptionError(path, record.position, f"numbers up to {NUMBER_MAX}", f"{max(numbers)}")
 
 
 def _take(contents: Contents, record: Record, path: str) -> None:

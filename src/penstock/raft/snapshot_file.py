@@ -14,7 +14,7 @@ from penstock.base.errors import CorruptionError
 from penstock.hot.crc import crc32c
 from penstock.raft.membership import decode_membership, encode_membership
 from penstock.raft.records import check_head
-from penstock.raft.values import Snapshot
+from penstock.raft.values import NUMBER_MAX, Snapshot
 
 SNAPSHOT_VERSION = 1
 
@@ -41,6 +41,8 @@ def decode_snapshot(data: bytes, path: str) -> Snapshot:
     if found != crc:
         raise CorruptionError(path, _HEAD.size, f"CRC-32C {crc:08x}", f"{found:08x}")
     index, term, membership_bytes = _NUMBERS.unpack_from(data, _HEAD.size)
+    if max(index, term) > NUMBER_MAX:
+        raise CorruptionError(path, _HEAD.size, f"an index and a term up to {NUMBER_MAX}", f"{index} and {term}")
     start = _HEAD.size + _NUMBERS.size
     try:
         membership = decode_membership(data[start : start + membership_bytes])

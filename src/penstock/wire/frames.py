@@ -199,7 +199,7 @@ class FrameDecoder:
                 self._check_frame_bytes(frame_bytes)  # first: of nonsense, that says more
                 self._refuse_damage("one of the two bits that mark a frame with checksums is set")
             if available < head_bytes:
-                self._check_frame_bytes(frame_bytes)
+                self._check_frame_bytes(frame_bytes, CHECKED_HEAD_BYTES - _LENGTH_BYTES)
                 return None
             self._check_head()
         self._check_frame_bytes(frame_bytes)
@@ -269,8 +269,8 @@ class FrameDecoder:
         if found != expected:
             self._refuse_damage(f"its checksum is {expected:08x}, its bytes come to {found:08x}")
 
-    def _check_frame_bytes(self, frame_bytes: int) -> None:
-        if frame_bytes < FRAME_BYTES_MIN:
+    def _check_frame_bytes(self, frame_bytes: int, frame_bytes_min: int = FRAME_BYTES_MIN) -> None:
+        if frame_bytes < frame_bytes_min:
             self._refuse(ErrorCode.BAD_FRAME, f"a frame of {frame_bytes} bytes is shorter than its head", frame_bytes)
         if frame_bytes > self.frame_bytes_max:
             self._refuse(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -93,3 +94,11 @@ def test_durations_for_people(duration_us: int, expected: str) -> None:
 )
 def test_sizes_for_people(size_bytes: int, expected: str) -> None:
     assert units.format_bytes(size_bytes) == expected
+
+
+@pytest.mark.parametrize("text", ["1" * 20_000, "1" * 20_000 + "!", "1s" * 10_000 + "!", "1.1" * 5_000 + "s!"])
+def test_what_is_no_duration_is_refused_without_delay(text: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(ValueError, match=r"duration|what\?"):
+        units.parse_duration_us(text)
+    assert time.process_time() - begin < 1

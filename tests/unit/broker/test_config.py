@@ -337,6 +337,30 @@ def test_an_even_number_of_voters_is_advised_against(count: int, said: str | Non
     assert (advice is None) if said is None else (advice is not None and said in advice)
 
 
+def test_a_file_that_is_nested_too_deeply_is_a_mistake(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", f"nats = {'[' * 5_000}{']' * 5_000}\n")
+    (mistake,) = mistakes_of(file=file)
+    assert mistake == f"{file}: is not valid TOML: nested too deeply"
+
+
+def test_a_home_that_nobody_has_is_a_mistake() -> None:
+    (mistake,) = mistakes_of(environment={"PENSTOCK_DATA_DIR": "~nobody-of-that-name/data"})
+    assert mistake.startswith("PENSTOCK_DATA_DIR: ")
+
+
+@pytest.mark.parametrize("name", ["data_dir", "nats_password_file", "nats_creds", "nats_tls_ca"])
+def test_a_path_with_a_nul_is_a_mistake(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / "p.toml", f'nats = "h"\n{name} = "a\\u0000b"\n')
+    found = mistakes_of(file=file)
+    assert any("NUL" in mistake for mistake in found), found
+
+
+def test_the_ports_of_several_brokers_are_shown_as_a_file_says_them(tmp_path: Path) -> None:
+    config = load(environment={}, flags={"brokers": "2", "ports": "7423,7424"})
+    again = load(file=write(tmp_path / "p.toml", to_toml(config)), environment={})
+    assert again.ports == config.ports == (7423, 7424)
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:8422", "[::]:0", "192.168.1.5:8422"])
 def test_metrics_are_shown_beyond_this_machine_with_a_token_or_if_that_is_wanted(tmp_path: Path, address: str) -> None:
     (mistake,) = mistakes_of(flags={"http": address})

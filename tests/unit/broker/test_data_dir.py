@@ -118,3 +118,12 @@ def test_nobody_waits_for_a_note_of_who_holds_it(tmp_path: Path) -> None:
     with pytest.raises(OperationalError, match=r"in use by another broker; stop"):
         take_data_dir(tmp_path)
     held.release()
+
+
+@pytest.mark.parametrize("more", ["9" * 5_000, "[" * 1_300 + "]" * 1_300], ids=["digits", "depth"])
+def test_what_only_one_of_two_readers_takes_is_no_identity(tmp_path: Path, more: str) -> None:
+    content = f'{{"format": 1, "id": "x", "crc32c": "00000000", "more": {more}}}'
+    (tmp_path / "penstock.json").write_text(content)
+    with pytest.raises(OperationalError, match="nothing was touched"):
+        take_data_dir(tmp_path)
+    assert (tmp_path / "penstock.json").read_text() == content

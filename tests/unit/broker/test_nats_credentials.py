@@ -99,3 +99,10 @@ def test_every_mistake_in_certificates_is_named(tmp_path: Path) -> None:
     assert "empty.pem" in TlsFiles(ca_file=empty).mistakes()[0]
     assert "none.pem" in TlsFiles(cert_file=tmp_path / "none.pem").mistakes()[0]
     assert "needs a certificate" in TlsFiles(key_file=empty).mistakes()[0]
+
+
+@pytest.mark.parametrize("text", ["me:hidden@tls://h:1", "hidden@nats://h", "me:hid/den@x://h", "me:hid://den@h"])
+def test_what_stands_before_a_scheme_is_not_repeated(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_nats_urls(text)
+    assert "hid" not in str(caught.value)

@@ -84,3 +84,14 @@ def test_other_files_are_refused_by_name() -> None:
         rows(disk, f"{DIRECTORY}/notes.txt")
     with pytest.raises(FileNotFoundError):
         rows(disk, f"{DIRECTORY}/{9:020d}.arrows")
+
+
+def test_a_segment_that_the_cleaner_has_not_finished_has_rows_too() -> None:
+    disk = small_log()
+    data = disk.open(SEGMENT).read_at(0, 10**6)
+    path = f"{DIRECTORY}/{0:020d}.1.cleaned"
+    disk.open(path, create=True).write_at(0, data[:-5])
+    assert path in dump.log_files(disk, DIRECTORY)
+    *found, cut = rows(disk, path)
+    assert found == rows(disk, SEGMENT)[:-1]
+    assert "damage" in cut

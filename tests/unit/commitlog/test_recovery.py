@@ -11,7 +11,9 @@ from penstock.base.errors import RemoteError
 from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import LineageEntry, Log, LogConfig, LogMissingError, LogState
+from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.files import segment_path
+from penstock.commitlog.lineage import pack_entry
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
 from tests.groups import Columns, encoded
@@ -506,3 +508,47 @@ def test_a_lineage_that_only_the_page_cache_has_is_on_the_disk_before_its_batche
     after = open_log(disk.crash_clone())
     assert after.log_end == 46
     assert after.lineage == (LineageEntry(1, 0), LineageEntry(2, 3))
+
+
+@pytest.mark.parametrize("entry", [LineageEntry(2**32, 3), LineageEntry(2**64 - 1, 3), LineageEntry(9, 2**63)])
+def test_an_entry_of_the_lineage_that_no_leadership_can_have_is_a_mistake(entry: LineageEntry) -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    log.start_epoch(1)
+    wanted = append(log, 3)
+    log.close()
+    write(disk, LINEAGE, len(content(disk, LINEAGE)), pack_entry(entry))
+    log = open_log(disk, WIDE)
+    assert (log.state, log.damage) == (LogState.WRITABLE, ())
+    assert entry not in log.lineage
+    assert readable(disk, log) == wanted
+    log.start_epoch(log.leader_epoch + 1)
+    log.close()
+
+
+@pytest.mark.parametrize("name", ["sequence", "flushed_end", "segment_position", "log_start", "committed_end"])
+def test_a_slot_of_the_checkpoint_with_numbers_that_cannot_be_is_a_mistake(name: str) -> None:
+    disk, wanted = closed_log(6)
+    found = checkpoints.read(disk, DIRECTORY)
+    assert found.newest is not None
+    for slot in (0, 1):
+        broken = found.newest._replace(**{name: 2**64 - 1 - slot})
+        write(disk, CHECKPOINT, slot * checkpoints.SLOT_STEP_BYTES, checkpoints.pack_slot(broken))
+    log = open_log(disk, WIDE)
+    assert (log.log_start, log.log_end, log.damage) == (0, len(wanted), ())
+    assert readable(disk, log) == wanted
+    log.close()
+    assert readable(disk, open_log(disk, WIDE)) == wanted
+
+
+def test_a_log_without_segments_does_not_begin_behind_its_end() -> None:
+    disk, _ = closed_log(6)
+    found = checkpoints.read(disk, DIRECTORY)
+    assert found.newest is not None
+    broken = found.newest._replace(sequence=99, log_start=50, flushed_end=3)
+    write(disk, CHECKPOINT, 0, checkpoints.pack_slot(broken))
+    disk.remove(segment_path(DIRECTORY, 0))
+    log = open_log(disk, WIDE)
+    assert log.state is LogState.READ_ONLY
+    assert log.log_start <= log.log_end == 3
+    assert readable(disk, log) == []

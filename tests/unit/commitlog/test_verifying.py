@@ -11,6 +11,7 @@ from penstock.base import limits
 from penstock.batch import layout
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import Log
+from penstock.commitlog.files import segment_path
 from penstock.commitlog.lineage import LineageEntry, pack_entry
 from penstock.commitlog.segment_check import Mistake
 from penstock.commitlog.verifying import NotALogError, Verified, extent_of, size_of, verify_log, verify_segment
@@ -422,3 +423,14 @@ def test_where_a_log_begins_and_what_of_it_is_committed() -> None:
     assert extent_of(disk, DIRECTORY) == (33, 47)
     found = verify_log(disk, DIRECTORY, cuts=(40, 47))
     assert [one[:3] for one in found.sums] == [(33, 40, 7), (40, 47, 7), (47, 65_536, 13)]
+
+
+def test_segments_that_overlap_are_told_and_no_row_counts_twice() -> None:
+    disk, log = small_log()
+    append(log, 6)
+    log.close()
+    data, _ = make_batch(4, 2, 9)
+    disk.open(segment_path(DIRECTORY, 4), create=True).write_at(0, schema_message(STREAM_ID, PARTITION), data)
+    found = verify_log(disk, DIRECTORY)
+    assert any("where the next segment begins" in mistake.expected for mistake in found.mistakes)
+    assert found.rows == sum(one.rows for one in found.sums) == 6

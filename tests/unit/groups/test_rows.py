@@ -10,6 +10,7 @@ from penstock.base import limits
 from penstock.groups.rows import (
     Place,
     Position,
+    decode_generation,
     decode_key,
     decode_value,
     encode_key,
@@ -92,3 +93,9 @@ def test_names_of_groups() -> None:
     assert group_mistake("g" * limits.GROUP_NAME_CHARS_MAX) is None
     for name in ("", "a/b", "a b", "a\n", "é", "g" * (limits.GROUP_NAME_CHARS_MAX + 1)):
         assert group_mistake(name) is not None
+
+
+@pytest.mark.parametrize("deep", [b"[" * 5_000, b'{"offset":1,"number":1,"later":' + b"[" * 5_000])
+def test_what_is_nested_too_deeply_says_nothing(deep: bytes) -> None:
+    assert decode_value(deep) is None
+    assert decode_generation(deep) is None

@@ -376,3 +376,8 @@ def test_messages_before_ready_are_nonsense() -> None:
     received = _receive(session, _info() + b"PONG\r\nMSG a 1 1\r\nx\r\n")
     assert received.groups == {}
     assert isinstance(received.events[0], SessionClosed)
+
+
+def test_nothing_comes_behind_the_end_of_a_session() -> None:
+    events = _events(_session(tls_wanted=True), _info(ldm=True))
+    assert [type(event) for event in events] == [SessionClosed]

@@ -16,6 +16,7 @@ from penstock.messages import (
     CreateStreamResponse,
 )
 from penstock.node.partition import Partition
+from tests.batch_samples import with_buffer
 from tests.unit.node.harness import Ack, Broker, batch_of
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.test_dedup import block
@@ -403,3 +404,13 @@ def test_two_growths_at_once_come_to_their_ends_one_after_the_other() -> None:
         broker.tick(limits.KEYS_SETTLE_MS)
     assert not broker.stream("orders").is_moving
     assert where(publish(broker, *NAMES)) == place(KeyMap((2, 4, 7)), NAMES)
+
+
+def test_numbers_that_a_client_gave_its_rows_do_not_matter_where_keys_are_looked_at_either() -> None:
+    broker = with_orders()
+    name = NAMES[0]
+    request = AppendRequest(stream_id=broker.stream_id("orders"), partition=BEFORE.partition_of(name.encode()))  # type: ignore[arg-type]
+    for number in (1, 3):  # offsets, and timestamps
+        batch = with_buffer(batch_of([(f"orders.{name}", None, b"v", None)] * 2), number, 0, b"\x09")
+        answer = broker.ask(request, AppendResponse, batch)
+        assert answer.end_offset == answer.base_offset + 2

@@ -76,3 +76,9 @@ def test_too_many_learners() -> None:
     learners = tuple(range(2, limits.RAFT_LEARNERS_MAX + 3))
     assert "learners" in flaw_in(Membership((1,), learners))
     assert not flaw_in(Membership((1,), learners[1:]))
+
+
+@pytest.mark.parametrize("data", [b"\x93\x91\x01\x90" + b"\x91" * 5_000, b"\xa1\xff"])
+def test_whatever_is_no_membership_is_refused_in_one_way(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_membership(data)

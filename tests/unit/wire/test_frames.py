@@ -220,3 +220,12 @@ def test_an_end_in_the_middle_of_a_frame_can_be_told() -> None:
     decoder.receive(whole[-1:])
     assert decoder.next_frame() is not None
     assert not decoder.in_frame
+
+
+def test_nobody_waits_for_a_head_with_checksums_that_the_frame_has_no_room_for() -> None:
+    for frame_bytes in (12, 19):
+        decoder = FrameDecoder(1_000)
+        decoder.receive(struct.pack("<IHHII", frame_bytes, 0xC000 + 7, 1, 258, 0))
+        with pytest.raises(RemoteError, match="shorter than its head") as caught:
+            decoder.next_frame()
+        assert caught.value.code == ErrorCode.BAD_FRAME

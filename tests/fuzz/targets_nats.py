@@ -1,0 +1,124 @@
+"""The NATS connection: the session over everything that nats-server may say."""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.ingest.connect import Authentication
+from penstock.ingest.nats import NatsSession, SessionClosed, SessionState, TlsWanted
+from tests import groups
+from tests.fuzz.nats_made import made_info, made_line, made_protocol
+from tests.fuzz.target import Cover, Modules, Target
+from tests.fuzz.targets_hot import made_envelope
+
+_SUBJECTS = ("a.b", "orders.>", "orders.x")
+_NONE = "nobody calls it while bytes come in"
+
+
+def _new(flags: int) -> NatsSession:
+    """A session whose connection has come up, unless the flags say that it has not."""
+    authentication = Authentication(user="u", password="p", sign=lambda nonce: nonce[:8] + bytes(8))
+    session = NatsSession(name="n", version="1", authentication=authentication, tls_wanted=bool(flags & 2), now_ms=0)
+    if flags & 1:
+        if flags & 4:
+            session.tls_established()
+        return session
+    hello = b'INFO {"headers":true,"tls_available":true}\r\n'
+    session.receive(hello, 0, len(hello), 1)
+    if session.state is SessionState.TLS:
+        session.tls_established()
+    session.receive(b"PONG\r\n", 0, 6, 2)
+    assert session.state is SessionState.READY, session.state
+    for sid, subject in enumerate(_SUBJECTS, 1):
+        session.subscribe(sid, subject)
+    session.barrier()
+    session.barrier()
+    return session
+
+
+def _fed(data: bytes, flags: int, step: int) -> tuple[list[object], dict[int, list[object]], SessionState, bytes]:
+    """What comes of bytes that are read so many at a time; as a connection keeps what is not yet used."""
+    session = _new(flags)
+    events: list[object] = []
+    rows: dict[int, list[object]] = {}
+    buffer, position = bytearray(), 0
+    for begin in range(0, len(data), step):
+        buffer += data[begin : begin + step]
+        received = session.receive(buffer, position, len(buffer), 5)
+        assert position <= received.position <= len(buffer)
+        assert received.needed_bytes >= 0
+        position = received.position
+        for sid, group in received.groups.items():
+            rows.setdefault(sid, []).extend(groups.messages(group))
+        events += received.events
+        if session.state is SessionState.TLS:
+            session.tls_established()
+        if session.state is SessionState.CLOSED:
+            break
+    return events, rows, session.state, session.take_output()
+
+
+def nats_session(modules: Modules, data: bytes) -> object:
+    """However it is cut, the same messages and events, and an end with one reason."""
+    if not data:
+        return "empty"
+    flags, said = data[0], data[1:]
+    events, rows, state, output = _fed(said, flags, max(1, len(said)))
+    again = _fed(said, flags, max(1 + said[-1] % 37 if said else 1, len(said) // 50))
+    if any(isinstance(event, TlsWanted) for event in (*events, *again[0])):
+        return "tls"  # what comes before TLS is up depends on what came with the INFO
+    if any(_is_early(one) for one in (*events, *again[0])):
+        return "early"  # before any subscription: whether the PONG before it was read by itself decides
+    assert again[2] is state, (again[2], state, events, again[0])
+    if state is SessionState.CLOSED:
+        assert isinstance(events[-1], SessionClosed)
+        assert sum(isinstance(event, SessionClosed) for event in events) == 1
+        return f"closed {events[-1].kind} {len(events)}"
+    assert again == (events, rows, state, output), (again, (events, rows, output))
+    return " ".join(type(event).__name__ for event in events[:8]) + f" {len(rows)}"
+
+
+def _is_early(event: object) -> bool:
+    return isinstance(event, SessionClosed) and "before any subscription" in event.reason
+
+
+def made_nats(chance: Random) -> bytes:
+    """What comes over a connection, from its beginning or later."""
+    flags = chance.choice((0, 0, 0, 2, 1, 1, 3, 5))
+    begin = made_info(chance) + (b"PONG\r\n" if chance.random() < 0.8 else b"") if flags & 1 else b""
+    rest = made_protocol(chance, made_envelope) if chance.random() < 0.7 else made_line(chance) * 2
+    return bytes((flags,)) + begin + rest
+
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        "nats_session",
+        nats_session,
+        made_nats,
+        (
+            Cover("penstock.ingest.connect"),
+            Cover(
+                "penstock.ingest.nats",
+                ("NatsSession",),
+                {
+                    "NatsSession.tick": _NONE,
+                    "NatsSession.next_tick_ms": _NONE,
+                    "NatsSession.unsubscribe": _NONE,
+                    "NatsSession.barrier": _NONE,
+                },
+            ),
+        ),
+        pieces=(
+            b"\r\n",
+            b"PING\r\n",
+            b"PONG\r\n",
+            b"INFO {}\r\n",
+            b"-ERR ",
+            b"MSG a.b 1 0\r\n\r\n",
+            b"HMSG ",
+            b'"',
+            b"\\",
+        ),
+        memory_bytes=8 * 1024 * 1024,
+    ),
+)
