@@ -6,7 +6,9 @@ nobody can lock everybody out. Limits are asked when a command is proposed (`che
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -51,6 +53,15 @@ def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
     if there is not None and len({*there.rules, *command.add} - {*command.drop}) > limits.RULES_PER_USER_MAX:
         text = f"a user has at most {limits.RULES_PER_USER_MAX} rules; a pattern may do for several"
         raise RemoteError(ErrorCode.TOO_LARGE, text)
+
+
+def check_way_in(image: ClusterImage, command: CreateUser | AlterUser | DeleteUser | ChangeRules) -> None:
+    """RemoteError change_refused: no administrator would be left who can log in whenever it is; or as it is applied."""
+    changed, _ = _CHANGES[type(command)](image, image.index + 1, command)
+    rulers = [changed.users[name] for name in changed.administrators()]
+    if changed.users and not any(one.expires_us is None for user in rulers for one in user.credentials):
+        text = "what all administrators log in with would expire: leave one who has a credential without an end"
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
 
 
 def _is_bounded(rule: Rule) -> bool:
@@ -136,3 +147,11 @@ def _check_ruled(image: ClusterImage, without: str) -> None:
 
 def _with(image: ClusterImage, user: User) -> ClusterImage:
     return replace(image, users=image.users.with_item(user.name, user))
+
+
+_CHANGES: dict[type, Callable[[ClusterImage, int, Any], Changed]] = {
+    CreateUser: create_user,
+    AlterUser: alter_user,
+    DeleteUser: delete_user,
+    ChangeRules: change_rules,
+}

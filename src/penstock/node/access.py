@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.access import CredentialKind, Operation, Quotas, Rule, User
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
 from penstock.access.rules import Scope, scope
 from penstock.access.scram import Verifier
@@ -74,6 +74,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.persistent import PersistentMap
 from penstock.node.internal import target_of
 from penstock.node.metadata_link import THE_BROKER
 
@@ -82,6 +83,26 @@ _EVERYTHING = Scope(is_all=True)
 
 
 C = TypeVar("C", bound=Command)
+
+
+class _InUsers(NamedTuple):
+    """What is asked of users for people who have not logged in."""
+
+    users: PersistentMap[str, User]
+    holders: dict[str, tuple[User, Credential]]  # by public nkey
+    decoy_key: bytes
+
+    @classmethod
+    def of(cls, users: PersistentMap[str, User]) -> _InUsers:
+        """Of these."""
+        holders: dict[str, tuple[User, Credential]] = {}
+        for user in users.values():
+            for one in user.credentials:
+                if one.public_key:
+                    holders.setdefault(one.public_key, (user, one))
+        eldest = min(users.values(), key=lambda user: user.made_index, default=None)
+        keys = (one.server_key or one.public_key.encode() for one in (eldest.credentials if eldest else ()))
+        return cls(users, holders, hmac.digest(b"penstock decoy", next(keys, b""), "sha256"))
 
 
 class Access:
@@ -96,6 +117,7 @@ class Access:
         self._requires_login = requires_login
         self._known: dict[tuple[str, Operation, int], Scope] = {}  # of one image's users
         self._known_users: object = None
+        self._found: _InUsers | None = None
         self._table: dict[type[Request], Callable[[Any], None]] = {
             HelloRequest: self._allowing,
             FetchRequest: self._reading,
@@ -155,20 +177,22 @@ class Access:
 
     def holder(self, public_key: str) -> Principal | None:
         """As `handshake.Directory`."""
-        for user in self._image().users.values():
-            for credential in user.credentials:
-                if credential.public_key == public_key and credential.is_valid(self._wall_us()):
-                    return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
-        return None
+        user, credential = self._in_users().holders.get(public_key, (None, None))
+        if user is None or credential is None or not credential.is_valid(self._wall_us()):
+            return None
+        return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
 
     @property
     def decoy_key(self) -> bytes:
         """As `handshake.Directory`: the same on all brokers, and kept with what must not be known anyway."""
-        keys = (one.server_key or one.public_key.encode() for user in self._users() for one in user.credentials)
-        return hmac.digest(b"penstock decoy", next(keys, b""), "sha256")
+        return self._in_users().decoy_key
 
-    def _users(self) -> list[User]:
-        return sorted(self._image().users.values(), key=lambda user: user.made_index)
+    def _in_users(self) -> _InUsers:
+        """What is found by looking through all users, once for each version of them: nobody has logged in yet."""
+        users = self._image().users
+        if self._found is None or self._found.users is not users:
+            self._found = _InUsers.of(users)
+        return self._found
 
     def refusal(self, who: Principal | None) -> RemoteError | None:
         """Why that is nobody any more, or never was; None if it is somebody, or need not be."""

@@ -31,7 +31,7 @@ from penstock.messages import (
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.since import unknown_to
-from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user
+from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
 from penstock.node.applied import AppliedByAll
 from penstock.node.peers import Peers
@@ -73,6 +73,7 @@ class UserChanges:
     def handle(self, request: UserChange, done: Done) -> None:
         """Do what a client asks, who may; `done` hears it once. RemoteError."""
         command = self._command(request)
+        check_way_in(self._image, command)
         deadline_us = self._clock().elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         answer = _ANSWERS[type(request)]
         index = 0
@@ -84,10 +85,11 @@ class UserChanges:
         def made(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 done(outcome)
-            elif not outcome.changed:
-                done(answer())
-            else:
-                self._all.wait(index, deadline_us, lambda error: done(answer(index=index) if error is None else error))
+            else:  # also where it was so already: whoever asked before may not have waited for all
+                changed = index if outcome.changed else 0
+                self._all.wait(
+                    index, deadline_us, lambda error: done(answer(index=changed) if error is None else error)
+                )
 
         self._quorum.propose(command, made, placed)
 

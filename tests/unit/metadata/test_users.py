@@ -21,6 +21,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.metadata.users import check_way_in
 
 ADMIN = Rule(Operation.ADMIN)
 READ = Rule(Operation.READ, stream="orders")
@@ -92,6 +93,27 @@ def test_there_is_an_administrator_at_any_time(folded) -> None:
     assert folded.do(drop).changed
     assert folded.do(DeleteUser(name="ann", deleted_us=9)).changed
     assert folded.image.administrators() == ["bob"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)),
+        ChangeRules(name="ann", changed_us=9, drop=(ADMIN,)),
+        DeleteUser(name="ann", deleted_us=9),
+    ],
+)
+def test_somebody_who_rules_can_log_in_whenever_it_is(folded, command) -> None:
+    """Beside ann there is an administrator whose only token expires."""
+    folded.do(CreateUser(user=User("bob", 0, (token("t2"),), (ADMIN,)), created_us=7))
+    with pytest.raises(RemoteError, match="would expire"):
+        check_way_in(folded.image, command)
+    check_way_in(folded.image, AlterUser(name="bob", altered_us=9, add=(password(),)))
+
+
+def test_the_first_user_does_not_expire() -> None:
+    with pytest.raises(RemoteError, match="would expire"):
+        check_way_in(ClusterImage(), CreateUser(user=User("ann", 0, (token("t1"),), (ADMIN,)), created_us=7))
 
 
 def test_a_user_keeps_something_to_log_in_with(folded) -> None:

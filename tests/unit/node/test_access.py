@@ -330,11 +330,7 @@ def test_what_a_rule_allows_is_done(broker, name, rule) -> None:
     allow(broker, rule)
     with asking(broker, "bob"):
         response = broker.replies[ask(broker, CASES[name])].response
-    if name == "append at":  # the stream is not paused: it is asked for more than the right
-        assert isinstance(response, RemoteError)
-        assert response.code not in (ErrorCode.NOT_AUTHORIZED, ErrorCode.STREAM_NOT_FOUND)
-    else:
-        assert not isinstance(response, RemoteError)
+    assert not isinstance(response, RemoteError)
 
 
 @pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, case in CASES.items() for rule in case.nearly])
@@ -540,7 +536,7 @@ def test_the_first_user_is_made_once_where_everybody_has_to_log_in() -> None:
     again.turn()
     assert made == [1]
     again.who = who(again, "admin")
-    assert again.streams() == {}
+    assert set(again.streams()) <= {"__audit"}
 
 
 def test_test_says_which_rule_decides(broker) -> None:
