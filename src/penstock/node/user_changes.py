@@ -71,11 +71,20 @@ class UserChanges:
         return self._quorum.image
 
     def handle(self, request: UserChange, done: Done) -> None:
-        """Do what a client asks, who may; `done` hears it once. RemoteError."""
-        command = self._command(request)
-        check_way_in(self._image, command)
+        """Do what a client asks, who may; `done` hears it once."""
         deadline_us = self._clock().elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         answer = _ANSWERS[type(request)]
+
+        def told(error: RemoteError) -> None:
+            # Also that there is no such user is true on all brokers by then: it may just have been deleted.
+            self._all.wait(self._image.index, deadline_us, lambda _: done(error))
+
+        try:
+            command = self._command(request)
+            check_way_in(self._image, command)
+        except RemoteError as error:
+            told(error)
+            return
         index = 0
 
         def placed(at: int, raft_term: int) -> None:
@@ -84,7 +93,7 @@ class UserChanges:
 
         def made(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
-                done(outcome)
+                told(outcome)
             else:  # also where it was so already: whoever asked before may not have waited for all
                 changed = index if outcome.changed else 0
                 self._all.wait(
