@@ -76,8 +76,10 @@ class UserChanges:
         answer = _ANSWERS[type(request)]
 
         def told(error: RemoteError) -> None:
-            # Also that there is no such user is true on all brokers by then: it may just have been deleted.
-            self._all.wait(self._image.index, deadline_us, lambda _: done(error))
+            if error.code == ErrorCode.USER_NOT_FOUND:  # it may just have been deleted: so that it is so on all brokers
+                self._all.wait(self._image.index, deadline_us, lambda _: done(error))
+            else:
+                done(error)
 
         try:
             command = self._command(request)
