@@ -25,6 +25,7 @@ nobody from then on. A stream of which somebody may do nothing is not there for 
 from __future__ import annotations
 
 import hmac
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,6 +37,7 @@ from penstock.access.rules import Scope, scope
 from penstock.access.scram import Verifier
 from penstock.access.users import EVERYBODY, PASSWORD_ID
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import StreamId
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -109,8 +111,15 @@ class Access:
     """See the module. `who` is whose request is being decided; None: nobody had to log in."""
 
     def __init__(
-        self, image: Callable[[], ClusterImage], wall_us: Callable[[], int], *, requires_login: bool = False
+        self,
+        image: Callable[[], ClusterImage],
+        wall_us: Callable[[], int],
+        *,
+        requires_login: bool = False,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`is_current`: whether what this broker has heard of cannot be long past."""
+        self._is_current = is_current
         self.who: Principal | None = None
         self._image = image
         self._wall_us = wall_us
@@ -136,7 +145,7 @@ class Access:
             DeleteStreamRequest: self._deleting,
             TruncateRequest: self._truncating,
             ReportArchivedRequest: self._archiving,
-            OffsetsStreamRequest: self._allowing,
+            OffsetsStreamRequest: self._having_groups,
             CommitOffsetsRequest: self._committing,
             GroupHeartbeatRequest: self._joining,
             FetchOffsetsRequest: self._asking_offsets,
@@ -253,6 +262,29 @@ class Access:
             return command
         return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
 
+    def is_ruler(self, name: str) -> bool:
+        """Whether that user may do everything."""
+        return any(rule.operation is Operation.ADMIN for rule in self.rules(name))
+
+    def seen_names(self, names: list[str]) -> list[str]:
+        """Those of sorted names of streams that are there for whoever asks, sorted."""
+        if self.is_free:
+            return names
+        image = self._image()
+        found: set[str] = set()
+        for rule in self.rules():
+            if rule.stream.endswith("*"):
+                beginning = rule.stream[:-1]
+                begin = bisect_left(names, beginning)
+                end = bisect_left(names, beginning + "\U0010ffff") if beginning else len(names)
+                found.update(name for name in names[begin:end] if not name.startswith("__"))
+            elif rule.stream in image.names:
+                found.add(rule.stream)
+            elif rule.subject:
+                found.update(name for name in names if self.may_see(image.by_name(name)))
+                break  # all rules were looked at with that
+        return sorted(found)
+
     def quotas_of(self, name: str) -> Quotas | None:
         """What that user may use of a broker; None: there is none such, as with brokers."""
         user = self._image().users.get(name)
@@ -299,38 +331,50 @@ class Access:
 
     # The table
 
-    def _state(self, stream_id: int) -> StreamState | None:
-        return self._image().streams.get(stream_id)  # type: ignore[call-overload, no-any-return]
-
-    def _need(self, operation: Operation, state: StreamState | None, subjects: tuple[str, ...] | None = None) -> None:
-        """RemoteError not_authorized, stream_not_found."""
+    def _state(self, stream_id: int) -> StreamState:
+        """RemoteError: as one that whoever asks may not see."""
+        image = self._image()
+        state = image.streams.get(StreamId(stream_id))
         if state is None:
-            return  # there is none: that is what is answered
+            raise _gone(stream_id) if stream_id <= image.index else _unheard(stream_id)
+        return state
+
+    def _check_current(self) -> None:
+        """RemoteError not_yet: this broker may not have heard of a rule that was taken away."""
+        if not self._is_current():
+            text = "this broker has not heard from the others lately, and may not know who may read by now; ask another"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+
+    def _need(self, operation: Operation, state: StreamState, subjects: tuple[str, ...] | None = None) -> None:
+        """RemoteError not_authorized, stream_changed: there is no such stream for whoever asks."""
         target = target_of(state)
         if target is not None:  # who may append to a stream handles what is staged for it
-            state, operation = self._state(target) or state, Operation.APPEND
+            state, operation = self._image().streams.get(target, state), Operation.APPEND
         if not self._scope(operation, state).covers(subjects):
             raise self._denied(operation, state)
 
     def _denied(self, operation: Operation, state: StreamState) -> RemoteError:
-        return denied(self.who, operation, f"stream {state.name!r}") if self.may_see(state) else _absent(state.name)
+        is_seen = self.may_see(state)
+        return denied(self.who, operation, f"stream {state.name!r}") if is_seen else _gone(state.stream_id)
 
     def _reading(self, request: FetchRequest) -> None:
+        self._check_current()
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
 
     def _getting(self, request: GetRequest) -> None:
+        self._check_current()
         subjects = None if request.subject is None else (request.subject,)
         self._need(Operation.READ, self._state(request.stream_id), subjects)
 
     def _listing_offsets(self, request: ListOffsetsRequest) -> None:
         state = self._state(request.stream_id)
-        if state is not None and target_of(state) is None and self._scope(Operation.READ, state):
+        if target_of(state) is None and self._scope(Operation.READ, state):
             return
         self._need(Operation.READ, state)
 
     def _appending(self, request: AppendRequest | AppendOnceRequest | ListProducersRequest) -> None:
         state = self._state(request.stream_id)
-        if state is not None and not self._scope(Operation.APPEND, state):
+        if not self._scope(Operation.APPEND, state):
             raise self._denied(Operation.APPEND, state)
 
     def _appending_all(
@@ -345,17 +389,20 @@ class Access:
             raise denied(self.who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
 
     def _altering(self, request: AlterStreamRequest | SetIntakeRequest) -> None:
-        self._need(Operation.ALTER, self._named(request.name))
+        self._need_named(Operation.ALTER, request.name)
 
     def _deleting(self, request: DeleteStreamRequest) -> None:
-        self._need(Operation.DELETE, self._named(request.name))
+        self._need_named(Operation.DELETE, request.name)
 
     def _truncating(self, request: TruncateRequest) -> None:
         self._need(Operation.DELETE, self._state(request.stream_id))
 
-    def _named(self, name: str) -> StreamState | None:
+    def _need_named(self, operation: Operation, name: str) -> None:
         image = self._image()
-        return image.by_name(name) if name in image.names else None
+        state = image.by_name(name) if name in image.names else None
+        if state is None or not self.may_see(state):
+            raise _absent(name)
+        self._need(operation, state)
 
     def _archiving(self, request: ReportArchivedRequest) -> None:
         self._need(Operation.COMMIT_OFFSETS, self._state(request.stream_id))
@@ -369,20 +416,24 @@ class Access:
             self._need_group(stream_id, request.group)
 
     def _need_group(self, stream_id: int, group: str) -> None:
-        state = self._state(stream_id)
+        state = self._image().streams.get(StreamId(stream_id))
         if not self._of(Operation.COMMIT_OFFSETS, state, group).is_all:
             if state is not None and not self.may_see(state):
-                raise _absent(state.name)
+                raise _gone(stream_id)
             where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
 
     def _asking_offsets(self, request: FetchOffsetsRequest) -> None:
-        state = self._state(request.of_stream_id)
+        state = self._image().streams.get(request.of_stream_id)
         if not self.may_see_group(state, request.group):
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _allowing(self, request: Any) -> None:
         """To anybody who has logged in: what is told is what they may know."""
+
+    def _having_groups(self, request: OffsetsStreamRequest) -> None:
+        if not any(rule.operation in (Operation.COMMIT_OFFSETS, Operation.READ) for rule in self.rules()):
+            raise denied(self.who, Operation.COMMIT_OFFSETS, "")
 
     def _altering_user(self, request: AlterUserRequest) -> None:
         is_own = self.who is not None and request.name == self.who.name and request.quotas is None
@@ -406,6 +457,16 @@ def denied(who: Principal | None, operation: Operation, where: str) -> RemoteErr
     on = f" on {where}" if where else ""
     text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
     return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)
+
+
+def _gone(stream_id: int) -> RemoteError:
+    """The same for one that was deleted and for one that is not for whoever asks."""
+    text = f"stream {stream_id} was deleted, or is none that you may see"
+    return RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=stream_id)
+
+
+def _unheard(stream_id: int) -> RemoteError:
+    return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id)
 
 
 def _absent(name: str) -> RemoteError:

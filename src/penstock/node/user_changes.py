@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.access import User
+import msgspec
+
+from penstock.access import Credential, User
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
@@ -108,10 +110,16 @@ class UserChanges:
         now_us = self._clock().wall_us
         by = "" if self._access.who is None else self._access.who.name
         if isinstance(request, CreateUserRequest):
-            return self.creation(User(request.name, now_us, request.credentials, request.rules, request.quotas), by=by)
+            own = _since(now_us, request.credentials)
+            return self.creation(User(request.name, now_us, own, request.rules, request.quotas), by=by)
         if isinstance(request, AlterUserRequest):
             altering = AlterUser(
-                name=request.name, altered_us=now_us, add=request.add, drop=request.drop, quotas=request.quotas, by=by
+                name=request.name,
+                altered_us=now_us,
+                add=_since(now_us, request.add),
+                drop=request.drop,
+                quotas=request.quotas,
+                by=by,
             )
             check_alter_user(self._image, altering)
             return altering
@@ -156,3 +164,8 @@ class UserChanges:
     def stop(self, error: RemoteError) -> None:
         """This broker leads the metadata no more, or stops."""
         self._all.stop(error)
+
+
+def _since(now_us: int, credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
+    """They are made now, whatever clock the client has."""
+    return tuple(msgspec.structs.replace(one, created_us=now_us) for one in credentials)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
+from penstock.access.nkeys import NkeyClient
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
@@ -21,7 +22,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
-from penstock.metadata.users import check_way_in
+from penstock.metadata.users import check_create_user, check_way_in
 
 ADMIN = Rule(Operation.ADMIN)
 READ = Rule(Operation.READ, stream="orders")
@@ -179,3 +180,29 @@ def test_a_snapshot_whose_users_cannot_be_is_refused(folded, at) -> None:
     with pytest.raises(RemoteError) as caught:
         decode_image(msgspec.msgpack.encode([*fields[:5], wrong]))
     assert caught.value.code == ErrorCode.BAD_FRAME
+
+
+PUBLIC_KEY = NkeyClient("SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU", "").public_key
+
+
+def nkey(credential_id: str) -> Credential:
+    return Credential(credential_id, CredentialKind.NKEY, 1, public_key=PUBLIC_KEY)
+
+
+def test_no_id_is_there_twice_and_no_nkey_is_two_users(folded) -> None:
+    assert folded.refused(AlterUser(name="ann", altered_us=9, add=(token("t"), token("t")))) == ErrorCode.CHANGE_REFUSED
+    twice = CreateUser(user=User("bob", 0, (token("t"), token("t"))), created_us=9)
+    assert folded.refused(twice) == ErrorCode.CHANGE_REFUSED
+    folded.do(AlterUser(name="ann", altered_us=9, add=(nkey("k"),)))
+    folded.do(create("bob"))
+    assert folded.refused(AlterUser(name="bob", altered_us=9, add=(nkey("k"),))) == ErrorCode.CHANGE_REFUSED
+    assert folded.refused(AlterUser(name="ann", altered_us=9, add=(nkey("k2"),))) == ErrorCode.CHANGE_REFUSED
+    folded.do(ChangeRules(name="*", changed_us=9, add=(READ,)))
+    assert folded.refused(AlterUser(name="*", altered_us=9, add=(token("t"),))) == ErrorCode.CHANGE_REFUSED
+    assert decode_image(encode_image(folded.image)) == folded.image
+
+
+def test_an_nkey_of_which_a_character_is_wrong_is_refused() -> None:
+    wrong = Credential("k", CredentialKind.NKEY, 1, public_key=PUBLIC_KEY[:-1] + "A")
+    with pytest.raises(RemoteError, match="not the public nkey"):
+        check_create_user(ClusterImage(), User("bob", 0, (wrong,)))
