@@ -52,6 +52,11 @@ class Guarding:
         """Whether everybody has to log in now."""
         return self._access.is_guarded
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is known who there is."""
+        return self._access.is_current
+
     def begin_login(self) -> ServerHandshake:
         """A login of a user, or of a broker."""
         return ServerHandshake(self, self.nonce())

@@ -6,6 +6,10 @@ but administrators. The rules are those of the image, asked anew for each reques
 moment at which this broker has heard of it. Who was deleted, or has lost the credential with which it logged in, is
 nobody from then on. A stream of which somebody may do nothing is not there for them.
 
+A broker whose session with the metadata leader is over, or that has just started and is not registered, may not have
+heard of what was taken away: until it has, it refuses users with `not_yet`, so that they ask another one.
+Administrators get the state of such a broker, and nothing of what is stored.
+
 | request                                | what it takes                                                           |
 |----------------------------------------|-------------------------------------------------------------------------|
 | fetch, get, list offsets               | `read`; of some subjects only, where the request says which             |
@@ -230,7 +234,12 @@ class Access:
             return
         if (refusal := self.refusal(who)) is not None:
             raise refusal
-        if self.is_free:
+        if not self.is_guarded or who == THE_BROKER:
+            return
+        if not (self.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
+            text = "this broker has not heard from the others lately, and may not know who may do what; ask another"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+        if self.is_admin:
             return
         look = self._table.get(type(request))
         if look is None:
@@ -339,11 +348,10 @@ class Access:
             raise _gone(stream_id) if stream_id <= image.index else _unheard(stream_id)
         return state
 
-    def _check_current(self) -> None:
-        """RemoteError not_yet: this broker may not have heard of a rule that was taken away."""
-        if not self._is_current():
-            text = "this broker has not heard from the others lately, and may not know who may read by now; ask another"
-            raise RemoteError(ErrorCode.NOT_YET, text)
+    @property
+    def is_current(self) -> bool:
+        """Whether what this broker has heard of cannot be long past."""
+        return self._is_current()
 
     def _need(self, operation: Operation, state: StreamState, subjects: tuple[str, ...] | None = None) -> None:
         """RemoteError not_authorized, stream_changed: there is no such stream for whoever asks."""
@@ -358,11 +366,9 @@ class Access:
         return denied(self.who, operation, f"stream {state.name!r}") if is_seen else _gone(state.stream_id)
 
     def _reading(self, request: FetchRequest) -> None:
-        self._check_current()
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
 
     def _getting(self, request: GetRequest) -> None:
-        self._check_current()
         subjects = None if request.subject is None else (request.subject,)
         self._need(Operation.READ, self._state(request.stream_id), subjects)
 

@@ -605,14 +605,19 @@ def test_pages_of_streams_tell_of_none_that_is_not_for_him(broker) -> None:
         assert ([info.name for info in page.streams], page.next_after) == (["zeta"], None)
 
 
-def test_a_broker_that_may_not_have_heard_of_it_serves_no_reader(broker) -> None:
-    allow(broker, Rule(READ, stream="orders"))
+@pytest.mark.parametrize("name", CASES)
+def test_a_broker_that_may_not_have_heard_of_it_serves_no_user(broker, name) -> None:
+    allow(broker, *(rule for rule in CASES[name].rules if rule.operation is not Operation.ADMIN))
+    before = state(broker)
     broker.node.access._is_current = lambda: False
-    with asking(broker, "bob"):
-        assert broker.refusal(FetchRequest(stream_id=stream_id(broker), offset=0)).code == ErrorCode.NOT_YET
+    for somebody in ("bob", "ann"):
+        with asking(broker, somebody):
+            response = broker.replies[ask(broker, CASES[name])].response
+            if somebody == "bob" or name != "status":
+                assert isinstance(response, RemoteError)
+                assert response.code == ErrorCode.NOT_YET
     broker.node.access._is_current = lambda: True
-    with asking(broker, "bob"):
-        broker.answer(broker.fetch("orders"), FetchResponse)
+    assert state(broker) == before
 
 
 @pytest.mark.parametrize("quotas", [Quotas(0), Quotas(-5), Quotas(None, 1), Quotas(None, None, 0), Quotas(1 << 50)])
