@@ -160,12 +160,26 @@ def rotate(
     is_given = password_file is not None or token or nkey is not None
     made = [_credential(user, password_file, token=token, nkey=nkey, expires=expires)] if is_given or not drop else []
     with connected(ctx, server, timeout) as (client, seconds), _kept(made[0] if made else None, out):
+        if drop:
+            _need_credentials(client.users.get(user, timeout=seconds), user, drop)
         client.users.alter(user, add=made, drop=drop or (), timeout=seconds)
         now = client.users.get(user, timeout=seconds)
     if made:
         _tell_token(made[0], out)
     left = "" if now is None else f": {', '.join(_credential_text(one) for one in now.credentials)}"
     typer.echo(f"user {user} logs in with{left}", err=True)
+
+
+def _need_credentials(there: UserInfo | None, user: str, ids: list[str]) -> None:
+    """A broker takes away what is not there without a word, and somebody who has mistyped it thinks that it is gone."""
+    if there is None:
+        say_error(f"there is no user {user}")
+        raise typer.Exit(FAILED)
+    missing = sorted(set(ids) - {one.credential_id for one in there.credentials})
+    if missing:
+        has = ", ".join(map(_credential_text, there.credentials)) or "none"
+        say_error(f"user {user} has no token or nkey {', '.join(missing)}; it has {has}. Nothing was changed")
+        raise typer.Exit(FAILED)
 
 
 @clearly

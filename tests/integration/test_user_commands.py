@@ -1,0 +1,66 @@
+"""`penstock user …` and `penstock acl …` against a real broker: what they refuse, and how they say it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess, running_broker
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+TOKEN = "pst_admin_4f3a9c21_" + "0123456789abcdef" * 4
+SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"  # made for nothing else
+NAMED = "admin:a password"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data", "--auth") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def penstock(broker: BrokerProcess) -> Run:
+    """The program, as the administrator, unless `more` of the environment says otherwise."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        known = {
+            "PENSTOCK_SERVER": broker.client_address,
+            "PENSTOCK_CREDENTIALS": str(broker.data_dir / "admin.credentials"),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "penstock", *arguments],
+            env={**broker.environment, **known, **more},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    return run
+
+
+def credential_ids(penstock: Run, user: str) -> list[str]:
+    users = [json.loads(line) for line in penstock("user", "list", "--json").stdout.splitlines()]
+    return [one["credential_id"] for user_ in users if user_["name"] == user for one in user_["credentials"]]
+
+
+def test_only_a_credential_that_is_there_is_dropped(penstock: Run) -> None:
+    assert penstock("user", "add", "billing", "--token").returncode == 0
+    (there,) = credential_ids(penstock, "billing")
+    for more in ((), ("--token",), ("--drop", there)):
+        refused = penstock("user", "rotate", "billing", "--drop", "deadbeef", *more)
+        assert refused.returncode == 1, refused.stderr
+        assert refused.stdout == ""
+        assert f"user billing has no token or nkey deadbeef; it has token {there}" in refused.stderr
+        assert credential_ids(penstock, "billing") == [there]
+    nobody = penstock("user", "rotate", "nobody", "--drop", "deadbeef")
+    assert (nobody.returncode, nobody.stderr) == (1, "Error: there is no user nobody\n")
