@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -64,3 +63,18 @@ def test_only_a_credential_that_is_there_is_dropped(penstock: Run) -> None:
         assert credential_ids(penstock, "billing") == [there]
     nobody = penstock("user", "rotate", "nobody", "--drop", "deadbeef")
     assert (nobody.returncode, nobody.stderr) == (1, "Error: there is no user nobody\n")
+
+
+@pytest.mark.parametrize("secret", [TOKEN, SEED, NAMED])
+def test_a_secret_in_the_place_of_a_file_is_not_repeated(penstock: Run, secret: str) -> None:
+    for run in (
+        penstock("user", "list", PENSTOCK_CREDENTIALS=secret),
+        penstock("--credentials", secret, "user", "list"),
+        penstock("user", "add", "carol", "--password-file", secret),
+    ):
+        assert run.returncode == 1
+        assert secret not in run.stderr
+        assert "is not repeated here" in run.stderr
+    nkey = penstock("user", "add", "carol", "--nkey", secret)
+    assert nkey.returncode == 2
+    assert secret not in nkey.stderr

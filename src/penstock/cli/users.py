@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base import limits
+from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
 from penstock.cli import output
 from penstock.cli.confirming import confirm
@@ -273,8 +274,13 @@ def _credential(user: str, password_file: Path | None, *, token: bool, nkey: str
 
 def _password(user: str, file: Path | None) -> str:
     if file is not None:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
-            password = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().rstrip("\r\n")
+        from penstock.client.credentials import file_failure
+
+        try:
+            with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+                password = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OperationalError(file_failure(file, error)) from None
     elif not sys.stdin.isatty():
         raise typer.BadParameter("nobody is there to type a password; give --password-file, --token or --nkey")
     else:
