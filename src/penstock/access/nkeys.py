@@ -81,7 +81,7 @@ class NkeyClient:
 
 
 def public_key_mistake(public_key: str) -> str | None:
-    """Why it is not the public nkey of a user; None if it is. It is not repeated: it may be a secret, given by mistake."""
+    """Why it is not the public nkey of a user; None if it is. What is none is not repeated: it may be a secret."""
     if _raw(public_key) is not None:
         return None
     if public_key.strip().startswith("S"):

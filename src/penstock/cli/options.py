@@ -6,19 +6,17 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from penstock.base.units import parse_duration_us
+from penstock.cli.connection_options import CONNECTION_PANEL
 from penstock.cli.failure import show_tracebacks
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
-CONNECTION_PANEL = "Connection"
-CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # as of `client.credentials`, which loads more than a command needs
 _COMPLETION_TIMEOUT_S = 1.0
 _SERVER_HELP = (
     "A broker, or several of a cluster; tls:// before it: through TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
@@ -29,7 +27,6 @@ class Globals(NamedTuple):
     """What was given before the command's name."""
 
     server: str | None = None
-    credentials: Path | None = None
 
 
 def _debug(value: bool) -> bool:
@@ -51,15 +48,6 @@ def _seconds(text: str) -> float:
 Server = Annotated[
     str | None,
     typer.Option("--server", metavar="HOST:PORT[,…]", help=_SERVER_HELP, rich_help_panel=CONNECTION_PANEL),
-]
-CredentialsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--credentials",
-        metavar="FILE",
-        help="A file with one line: a token, an nkey seed, or USER:PASSWORD.  Default: $PENSTOCK_CREDENTIALS.",
-        rich_help_panel=CONNECTION_PANEL,
-    ),
 ]
 Timeout = Annotated[
     str,
@@ -116,7 +104,6 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
     seconds = _seconds(timeout)
     found = ctx.find_object(Globals)
     at = server or (found.server if found else None)
-    options.setdefault("credentials", found.credentials if found else None)
     with blocking.connect(at, name="penstock-cli", timeout=seconds, **options) as client:
         try:
             yield client, seconds

@@ -1,7 +1,8 @@
-"""`--tls-ca`, `--tls-cert` and `--tls-key`, which every command takes that takes `--server`.
+"""`--credentials`, `--tls-ca`, `--tls-cert` and `--tls-key`, which every command takes that takes `--server`.
 
-Rules: what they say becomes a part of the server's address (`tls://HOST:PORT?ca=FILE`), so that whatever takes a server
-takes them, too: clients, pipelines, the options of Spark.
+Rules: what the last three say becomes a part of the server's address (`tls://HOST:PORT?ca=FILE`), so that whatever
+takes a server takes them, too: clients, pipelines, the options of Spark. The credentials go into the environment, for
+the same reason; behind the command they count instead of those before it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, with_tls
 
-PANEL = "Connection"
+CONNECTION_PANEL = "Connection"
+CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # as of `client.credentials`, which loads more than a command needs
+
+_KIND = inspect.Parameter.KEYWORD_ONLY
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,14 +33,25 @@ _MEANINGS = {
     "key": "The key (PEM) of that certificate.  Default: $PENSTOCK_TLS_KEY.",
 }
 
+CredentialsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--credentials",
+        metavar="FILE",
+        help="A file with one line: a token, an nkey seed, or USER:PASSWORD.  Default: $PENSTOCK_CREDENTIALS, else "
+        "$PENSTOCK_TOKEN, else $PENSTOCK_USER and $PENSTOCK_PASSWORD.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
+
 
 def _parameter(name: str) -> inspect.Parameter:
-    option = typer.Option(f"--tls-{name}", metavar="FILE", help=_MEANINGS[name], rich_help_panel=PANEL)
+    option = typer.Option(f"--tls-{name}", metavar="FILE", help=_MEANINGS[name], rich_help_panel=CONNECTION_PANEL)
     annotation = Annotated[str | None, option]
-    return inspect.Parameter(f"tls_{name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(f"tls_{name}", _KIND, default=None, annotation=annotation)
 
 
-def with_tls_options(command: Callable[P, T]) -> Callable[P, T]:
+def with_connection_options(command: Callable[P, T]) -> Callable[P, T]:
     """`command`, with these options behind its `server`; as it is if it has none."""
     own = inspect.signature(command, eval_str=True)
     if "server" not in own.parameters:
@@ -47,12 +63,16 @@ def with_tls_options(command: Callable[P, T]) -> Callable[P, T]:
         given = {name: os.path.abspath(str(file)) for name, file in files.items() if file}
         if given:
             kwargs["server"] = _reached(kwargs.get("ctx"), kwargs.get("server"), given)
+        if (credentials := kwargs.pop("credentials", None)) is not None:
+            os.environ[CREDENTIALS_VARIABLE] = os.path.abspath(str(credentials))
         return command(*args, **kwargs)
 
+    added = [inspect.Parameter("credentials", _KIND, default=None, annotation=CredentialsOption)]
+    added += map(_parameter, _MEANINGS)
     together: list[inspect.Parameter] = []
     for one in own.parameters.values():
-        together.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        together += map(_parameter, _MEANINGS) if one.name == "server" else ()
+        together.append(one.replace(kind=_KIND))
+        together += added if one.name == "server" else ()
     run.__signature__ = own.replace(parameters=together)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in together}
     return run
