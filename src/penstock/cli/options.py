@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from penstock.base.units import parse_duration_us
-from penstock.cli.connection_options import CONNECTION_PANEL
+from penstock.cli.connection_options import CONNECTION_PANEL as CONNECTION_PANEL
 from penstock.cli.failure import show_tracebacks
 
 if TYPE_CHECKING:
