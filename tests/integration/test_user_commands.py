@@ -77,3 +77,23 @@ def test_a_secret_in_the_place_of_a_file_is_not_repeated(penstock: Run, secret: 
     nkey = penstock("user", "add", "carol", "--nkey", secret)
     assert nkey.returncode == 2
     assert secret not in nkey.stderr
+
+
+def test_a_script_gets_rules_and_quotas_by_name(penstock: Run) -> None:
+    assert penstock("user", "add", "dora", "--token").returncode == 0
+    assert penstock("acl", "add", "dora", "read", "--stream", "orders").returncode == 0
+    assert penstock("user", "limit", "dora", "--connections", "3").returncode == 0
+    users = [json.loads(line) for line in penstock("user", "list", "--json").stdout.splitlines()]
+    (dora,) = (one for one in users if one["name"] == "dora")
+    assert dora["rules"] == [{"operation": "read", "stream": "orders", "group": "*"}]
+    assert dora["quotas"] == {"append_bytes_per_s": None, "fetch_bytes_per_s": None, "connections_max": 3}
+
+
+def test_what_somebody_may_not_see_is_not_said_to_be_missing(penstock: Run) -> None:
+    token = penstock("user", "add", "eve", "--token").stdout.strip()
+    eve = {"PENSTOCK_CREDENTIALS": "", "PENSTOCK_TOKEN": token}
+    assert penstock("stream", "list").stderr.startswith("no streams yet")
+    assert penstock("stream", "list", **eve).stderr.startswith("no streams that you may see")
+    refused = penstock("status", **eve)
+    assert refused.returncode == 1
+    assert "that is for administrators, and user 'eve' is none" in refused.stderr

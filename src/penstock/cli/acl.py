@@ -146,15 +146,19 @@ def list_rules(
     rows = [(one.name, rule) for one in found.users if user in (None, one.name) for rule in one.rules]
     if as_json:
         for name, rule in rows:
-            fields = ("operation", "stream", "subject", "group")
-            shown = {field: getattr(rule, field) for field in fields if getattr(rule, field)}
-            output.print_json({"user": name, **shown})
+            output.print_json({"user": name, **rule_fields(rule)})
         return
     table = output.table("user", "may", "streams", "subjects", "groups")
     for name, rule in rows:
         group = rule.group if rule.operation == "commit_offsets" else ""
         table.add_row(*map(output.cell, (name, rule.operation, rule.stream, rule.subject, group)))
     output.console().print(table)
+
+
+def rule_fields(rule: Rule) -> dict[str, str]:
+    """One rule for scripts."""
+    fields = ("operation", "stream", "subject", "group")
+    return {field: str(getattr(rule, field)) for field in fields if getattr(rule, field)}
 
 
 @clearly

@@ -16,6 +16,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
 from penstock.cli import output
+from penstock.cli.acl import rule_fields
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import FAILED, clearly, say_error
 from penstock.cli.help import Command, Group
@@ -100,6 +101,8 @@ def list_users(
     debug: Debug = False,
 ) -> None:
     """List users, with what they log in, and how many rules they have. Who is no administrator sees himself."""
+    from msgspec.structs import asdict
+
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
     if not found.is_guarded:
@@ -108,7 +111,8 @@ def list_users(
     users = [one for one in found.users if one.name != "*"]
     if as_json:
         for one in users:
-            output.print_json(one)
+            named = {"rules": [rule_fields(rule) for rule in one.rules], "quotas": asdict(one.quotas)}
+            output.print_json({**asdict(one), **named})
         return
     table = output.table("user", "logs in with", "rules", "append/s", "fetch/s", "connections", "since")
     for one in users:
