@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,28 @@ def test_what_somebody_may_not_see_is_not_said_to_be_missing(penstock: Run) -> N
     refused = penstock("status", **eve)
     assert refused.returncode == 1
     assert "that is for administrators, and user 'eve' is none" in refused.stderr
+
+
+def test_names_of_users_are_completed_for_who_has_logged_in(
+    penstock: Run, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    frida = tmp_path / "frida.token"
+    assert penstock("user", "add", "frida", "--token", "--out", str(frida)).returncode == 0
+
+    def completed(line: str, **more: str) -> list[str]:
+        known = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        command = [sys.executable, "-W", "error", "-c", "from penstock.cli import main; main()"]
+        environment = {**broker.environment, "PENSTOCK_SERVER": broker.client_address, **known, **more}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert not done.stderr, done.stderr
+        return done.stdout.split()
+
+    admin = str(broker.data_dir / "admin.credentials")
+    for line in ("user rotate fr", "user delete fr", "acl add fr", "acl list fr"):
+        assert completed(f"penstock {line}", PENSTOCK_CREDENTIALS=admin) == ["frida"]
+    assert completed(f"penstock --credentials {admin} user limit adm") == ["admin"]
+    assert completed(f"penstock user limit --credentials {admin} adm") == ["admin"]
+    assert completed("penstock user limit adm") == []
+    assert completed("penstock user rotate ", PENSTOCK_TOKEN=frida.read_text().strip()) == ["frida"]
+    assert completed("penstock user add fr", PENSTOCK_CREDENTIALS=admin) == []
+    assert completed("penstock acl add frida read,com") == ["read,commit_offsets"]

@@ -59,10 +59,9 @@ def with_connection_options(command: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        files = {name: kwargs.pop(f"tls_{name}", None) for name in _MEANINGS}
-        given = {name: os.path.abspath(str(file)) for name, file in files.items() if file}
-        if given:
-            kwargs["server"] = _reached(kwargs.get("ctx"), kwargs.get("server"), given)
+        files = {name: kwargs.pop(name, None) for name in map("tls_{}".format, _MEANINGS)}
+        if any(files.values()):
+            kwargs["server"] = reached(_meant(kwargs.get("ctx"), kwargs.get("server")), files)  # type: ignore[arg-type]
         if (credentials := kwargs.pop("credentials", None)) is not None:
             os.environ[CREDENTIALS_VARIABLE] = os.path.abspath(str(credentials))
         return command(*args, **kwargs)
@@ -78,11 +77,22 @@ def with_connection_options(command: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def _reached(context: Any, server: object, files: Mapping[str, str]) -> str:
-    """The server that is meant, named here, before the command or in the environment, each of its brokers with TLS."""
+def _meant(context: Any, server: str | None) -> str | None:
+    """The server that was named, here or before the command."""
     # Not imported above: the options of commands are made with what fails clearly, which has these.
     from penstock.cli.options import Globals
 
     found = None if context is None else context.find_object(Globals)
-    meant = server or (found.server if found else None) or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
-    return ",".join(with_tls(one, files) for one in str(meant).split(",") if one.strip())
+    return server or (found.server if found else None)
+
+
+def reached(server: str | None, options: Mapping[str, object]) -> str | None:
+    """The server that is meant, else that of the environment, each of its brokers with the files for TLS in `options`.
+
+    As it is given, if there are none of these.
+    """
+    files = {name: os.path.abspath(str(file)) for name in _MEANINGS if (file := options.get(f"tls_{name}"))}
+    if not files:
+        return server
+    meant = server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    return ",".join(with_tls(one, files) for one in meant.split(",") if one.strip())

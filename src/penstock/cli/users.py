@@ -17,6 +17,7 @@ from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
 from penstock.cli import output
 from penstock.cli.acl import rule_fields
+from penstock.cli.completing import complete_user
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import FAILED, clearly, say_error
 from penstock.cli.help import Command, Group
@@ -43,7 +44,8 @@ app = typer.Typer(
 NONE = "none"
 _MIN_PASSWORD_CHARS = 8
 
-UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+_NewUser = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+_User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", autocompletion=complete_user)]
 _PasswordFile = Annotated[
     Path | None,
     typer.Option("--password-file", metavar="FILE", help="A file that holds the password; - reads it from stdin."),
@@ -63,7 +65,7 @@ _Out = Annotated[
 @clearly
 def add(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _NewUser,
     admin: Annotated[bool, typer.Option("--admin", help="It may do everything.")] = False,
     password_file: _PasswordFile = None,
     token: _Token = False,
@@ -143,7 +145,7 @@ def _rate_text(rate: int | None) -> str | None:
 @clearly
 def rotate(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _User,
     password_file: _PasswordFile = None,
     token: _Token = False,
     nkey: _Nkey = None,
@@ -190,7 +192,7 @@ def _need_credentials(there: UserInfo | None, user: str, ids: list[str]) -> None
 @clearly
 def limit(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _User,
     append_rate: Annotated[
         str | None,
         typer.Option("--append-rate", metavar="SIZE", help=f"Bytes a second that it may append; {NONE}: no limit."),
@@ -246,7 +248,7 @@ def _quotas_text(quotas: Quotas) -> str:
 @clearly
 def delete(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _User,
     yes: Yes = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
