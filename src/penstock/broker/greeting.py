@@ -121,6 +121,8 @@ class Greeting:
             return self._log_in(request)
         elif isinstance(request, PeerHelloRequest):
             self._check_peer(request)
+        elif self.is_broker and self.broker_id is None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "a broker says peer_hello next")
         elif not self.is_open:
             text = "this cluster has everybody log in, and nobody has: give credentials"
             raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
@@ -164,8 +166,9 @@ class Greeting:
                 "cluster_secret_file"
             )
             raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
-        if self.broker_id not in (None, request.broker_id):
-            text = f"this connection is that of broker {self.broker_id}"
+        proved = self.who.made_index if self.who is not None else request.broker_id
+        if self.broker_id not in (None, request.broker_id) or proved != request.broker_id:
+            text = f"this connection is that of broker {self.broker_id or proved}"
             raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
 
     def _may_be_peer(self, request: Request) -> bool:

@@ -267,7 +267,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         guarding = self._guarding
         if guarding is not None and guarding.secret is not None and hello.proves_brokers:
             self.state = PeerState.PROVING
-            self._proof = guarding.secret.credentials.proof(guarding.nonce)
+            shown = guarding.secret.credentials(self._hello.broker_id, self._peer_id or BrokerId(0))
+            self._proof = shown.proof(guarding.nonce)
             self._say(self._proof.first())
         elif self._is_stranger:
             self.end("it does not prove to be a broker of this cluster: start all with the same cluster_secret_file")

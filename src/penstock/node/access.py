@@ -15,7 +15,7 @@ Administrators get the state of such a broker, and nothing of what is stored.
 | fetch, get, list offsets               | `read`; of some subjects only, where the request says which             |
 | append, append once                    | `append`; on some subjects only: each row is looked at                  |
 | stage, publish, list published         | `append`, on the stream that it is for, and all of it                   |
-| create stream                          | `create`, with its name and subject                                     |
+| create stream                          | `create`, on its subject                                                |
 | alter stream, set intake               | `alter`                                                                 |
 | delete stream, truncate                | `delete`                                                                |
 | commit offsets, heartbeat of a member  | `commit_offsets`, of each stream, for the group                         |
@@ -28,7 +28,6 @@ Administrators get the state of such a broker, and nothing of what is stored.
 
 from __future__ import annotations
 
-import hmac
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -42,6 +41,7 @@ from penstock.access.scram import Verifier
 from penstock.access.users import EVERYBODY, PASSWORD_ID
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
+from penstock.groups.rows import OFFSETS_STREAM
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -96,7 +96,6 @@ class _InUsers(NamedTuple):
 
     users: PersistentMap[str, User]
     holders: dict[str, tuple[User, Credential]]  # by public nkey
-    decoy_key: bytes
 
     @classmethod
     def of(cls, users: PersistentMap[str, User]) -> _InUsers:
@@ -106,9 +105,7 @@ class _InUsers(NamedTuple):
             for one in user.credentials:
                 if one.public_key:
                     holders.setdefault(one.public_key, (user, one))
-        eldest = min(users.values(), key=lambda user: user.made_index, default=None)
-        keys = (one.server_key or one.public_key.encode() for one in (eldest.credentials if eldest else ()))
-        return cls(users, holders, hmac.digest(b"penstock decoy", next(keys, b""), "sha256"))
+        return cls(users, holders)
 
 
 class Access:
@@ -197,8 +194,8 @@ class Access:
 
     @property
     def decoy_key(self) -> bytes:
-        """As `handshake.Directory`: the same on all brokers, and kept with what must not be known anyway."""
-        return self._in_users().decoy_key
+        """As `handshake.Directory`."""
+        return self._image().decoy_key
 
     def _in_users(self) -> _InUsers:
         """What is found by looking through all users, once for each version of them: nobody has logged in yet."""
@@ -280,7 +277,7 @@ class Access:
         if self.is_free:
             return names
         image = self._image()
-        found: set[str] = set()
+        found: set[str] = {OFFSETS_STREAM} & set(image.names) if self._has_groups else set()
         for rule in self.rules():
             if rule.stream.endswith("*"):
                 beginning = rule.stream[:-1]
@@ -305,8 +302,14 @@ class Access:
             raise denied(self.who, Operation.ADMIN, "")
 
     def may_see(self, state: StreamState) -> bool:
-        """Whether something may be done with a stream."""
+        """Whether something may be done with a stream; or it is where groups are, and somebody may have some."""
+        if state.name == OFFSETS_STREAM and self._has_groups:
+            return True
         return self.is_free or any(self._scope(one, state) for one in _ANY)
+
+    @property
+    def _has_groups(self) -> bool:
+        return any(rule.operation in (Operation.COMMIT_OFFSETS, Operation.READ) for rule in self.rules())
 
     def may_see_group(self, state: StreamState | None, group: str) -> bool:
         """Whether something may be known of a group in a stream."""
@@ -438,13 +441,28 @@ class Access:
         """To anybody who has logged in: what is told is what they may know."""
 
     def _having_groups(self, request: OffsetsStreamRequest) -> None:
-        if not any(rule.operation in (Operation.COMMIT_OFFSETS, Operation.READ) for rule in self.rules()):
+        if not self._has_groups:
             raise denied(self.who, Operation.COMMIT_OFFSETS, "")
 
     def _altering_user(self, request: AlterUserRequest) -> None:
-        is_own = self.who is not None and request.name == self.who.name and request.quotas is None
-        if not is_own:
+        if not self._is_own(request):
             self.need_admin()
+
+    def _is_own(self, request: AlterUserRequest) -> bool:
+        """Whether somebody changes what he logs in with himself: not with a token, which may be of a program, and not
+        for longer than he may log in now.
+        """
+        who = self.who
+        if who is None or request.name != who.name or request.quotas is not None:
+            return False
+        if not who.credential_id:
+            return True  # another broker has looked
+        user = self._image().users.get(who.name)
+        shown = None if user is None else user.credential(who.credential_id)
+        if shown is None or shown.kind is CredentialKind.TOKEN:
+            return False
+        end_us = shown.expires_us
+        return end_us is None or all(one.expires_us is not None and one.expires_us <= end_us for one in request.add)
 
     def _testing(self, request: TestAccessRequest) -> None:
         if self.who is None or request.name != self.who.name:

@@ -143,7 +143,7 @@ class Cluster:
             info=self.info,
             access=self._access,
         )
-        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access)
+        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access, self._chance)
         self._applied_here = AppliedHere(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,
