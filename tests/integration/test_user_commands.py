@@ -123,3 +123,20 @@ def test_names_of_users_are_completed_for_who_has_logged_in(
     assert completed("penstock user rotate ", PENSTOCK_TOKEN=frida.read_text().strip()) == ["frida"]
     assert completed("penstock user add fr", PENSTOCK_CREDENTIALS=admin) == []
     assert completed("penstock acl add frida read,com") == ["read,commit_offsets"]
+
+
+def test_who_may_read_some_subjects_reads_them(penstock: Run) -> None:
+    assert penstock("stream", "create", "regions", "regions.>").returncode == 0
+    for subject in ("regions.eu", "regions.us"):
+        assert penstock("publish", subject, subject).returncode == 0
+    eu = {"PENSTOCK_CREDENTIALS": "", "PENSTOCK_TOKEN": penstock("user", "add", "eu", "--token").stdout.strip()}
+    assert penstock("acl", "add", "eu", "read", "--subject", "regions.eu").returncode == 0
+    ends = (("--limit", "1", "--follow"), ("--to", "latest"), ())
+    for more in ends:
+        read = penstock("read", "regions", "--subject", "regions.eu", "--format", "raw", *more, **eu)
+        assert (read.returncode, read.stdout) == (0, "regions.eu\n"), read.stderr
+    refused = penstock("read", "regions", **eu)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    shown = penstock("stream", "show", "regions", **eu)
+    assert shown.returncode == 0, shown.stderr
+    assert "regions.>" in shown.stdout
