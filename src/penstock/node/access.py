@@ -36,7 +36,7 @@ import msgspec
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
-from penstock.access.rules import Scope, scope
+from penstock.access.rules import Scope, name_matches, scope
 from penstock.access.scram import Verifier
 from penstock.access.users import EVERYBODY, PASSWORD_ID
 from penstock.base.errors import ErrorCode, RemoteError
@@ -81,6 +81,7 @@ from penstock.messages import (
 from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
+from penstock.node.denials import absent, denied, gone, unheard
 from penstock.node.internal import target_of
 from penstock.node.metadata_link import THE_BROKER
 
@@ -116,7 +117,8 @@ class Access:
         image: Callable[[], ClusterImage],
         wall_us: Callable[[], int],
         *,
-        requires_login: bool = False,
+        requires_login: Callable[[], bool] = lambda: False,
+        has_begun_empty: Callable[[], bool] = lambda: False,
         is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_current`: whether what this broker has heard of cannot be long past."""
@@ -125,6 +127,7 @@ class Access:
         self._image = image
         self._wall_us = wall_us
         self._requires_login = requires_login
+        self._has_begun_empty = has_begun_empty
         self._known: dict[tuple[str, Operation, int], Scope] = {}  # of one image's users
         self._known_users: object = None
         self._found: _InUsers | None = None
@@ -167,7 +170,12 @@ class Access:
     @property
     def is_guarded(self) -> bool:
         """Whether everybody has to log in."""
-        return self._requires_login or self._image().is_guarded
+        return self._requires_login() or self._image().is_guarded
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is not known yet if anybody has to log in."""
+        return self._has_begun_empty() and not self.is_current
 
     # Who is known
 
@@ -264,8 +272,9 @@ class Access:
 
     def signed(self, command: C) -> C:
         """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
-        if not self._image().is_guarded or self.who is None or not hasattr(command, "at_us"):
+        if not self._image().is_guarded or self.who in (None, THE_BROKER) or not hasattr(command, "at_us"):
             return command
+        assert self.who is not None
         return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
 
     def is_ruler(self, name: str) -> bool:
@@ -348,7 +357,7 @@ class Access:
         image = self._image()
         state = image.streams.get(StreamId(stream_id))
         if state is None:
-            raise _gone(stream_id) if stream_id <= image.index else _unheard(stream_id)
+            raise gone(stream_id) if stream_id <= image.index else unheard(stream_id)
         return state
 
     @property
@@ -366,7 +375,7 @@ class Access:
 
     def _denied(self, operation: Operation, state: StreamState) -> RemoteError:
         is_seen = self.may_see(state)
-        return denied(self.who, operation, f"stream {state.name!r}") if is_seen else _gone(state.stream_id)
+        return denied(self.who, operation, f"stream {state.name!r}") if is_seen else gone(state.stream_id)
 
     def _reading(self, request: FetchRequest) -> None:
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
@@ -410,25 +419,30 @@ class Access:
         image = self._image()
         state = image.by_name(name) if name in image.names else None
         if state is None or not self.may_see(state):
-            raise _absent(name)
+            raise absent(name)
         self._need(operation, state)
 
     def _archiving(self, request: ReportArchivedRequest) -> None:
-        self._need(Operation.COMMIT_OFFSETS, self._state(request.stream_id))
+        self._state(request.stream_id)
+        self._need_group(request.stream_id, request.archive)  # it is as a group is: it says how far it has come
 
     def _committing(self, request: CommitOffsetsRequest) -> None:
         for stream_id in {one.stream_id for one in request.offsets}:
             self._need_group(stream_id, request.group)
 
     def _joining(self, request: GroupHeartbeatRequest) -> None:
-        for stream_id in {*request.stream_ids, *(one.stream_id for one in request.owned)}:
+        stream_ids = {*request.stream_ids, *(one.stream_id for one in request.owned)}
+        for stream_id in stream_ids:
             self._need_group(stream_id, request.group)
+        commits = (rule for rule in self.rules() if rule.operation is Operation.COMMIT_OFFSETS)
+        if not stream_ids and not any(name_matches(rule.group, request.group) for rule in commits):
+            raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _need_group(self, stream_id: int, group: str) -> None:
         state = self._image().streams.get(StreamId(stream_id))
         if not self._of(Operation.COMMIT_OFFSETS, state, group).is_all:
             if state is not None and not self.may_see(state):
-                raise _gone(stream_id)
+                raise gone(stream_id)
             where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
 
@@ -473,25 +487,3 @@ class Access:
 
 
 _KNOWN_MAX = 100_000
-
-
-def denied(who: Principal | None, operation: Operation, where: str) -> RemoteError:
-    """What somebody is told who may not do that."""
-    name = "somebody" if who is None else who.name
-    on = f" on {where}" if where else ""
-    text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
-    return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)
-
-
-def _gone(stream_id: int) -> RemoteError:
-    """The same for one that was deleted and for one that is not for whoever asks."""
-    text = f"stream {stream_id} was deleted, or is none that you may see"
-    return RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=stream_id)
-
-
-def _unheard(stream_id: int) -> RemoteError:
-    return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id)
-
-
-def _absent(name: str) -> RemoteError:
-    return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}, or none that you may see", name=name)
