@@ -46,7 +46,7 @@ HOT = BUILD / "penstock" / "hot"
 STATE = BUILD / "state.json"
 SANITIZE = "-fsanitize=address,undefined"
 INPUTS = 10_000_000
-ROUND_SECONDS = 30.0
+ROUND_SECONDS = 20.0
 TRACE_SECONDS = 5.0
 """Of CPU."""
 TRACE_INPUTS = 20_000
