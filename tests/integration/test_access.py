@@ -63,7 +63,7 @@ async def test_the_first_start_makes_an_administrator_whose_password_only_its_ow
         assert password not in json.dumps((await client.status()).counters)
     broker.restart()
     async with await broker.client() as client:
-        assert [info.name for info in await client.streams()] == ["orders"]
+        assert [one.name for one in await client.streams() if not one.config.is_internal] == ["orders"]
 
 
 @pytest.mark.parametrize(
@@ -467,3 +467,37 @@ async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
                 return False
 
         await eventually(is_let_in, "who was there is gone")
+
+
+async def test_a_broker_that_has_just_started_says_of_nobody_that_he_is_not_there(tmp_path) -> None:
+    """It has users in its snapshot or its log, and nobody tells it what became of them."""
+    with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
+        shown = Credentials.password("admin", PASSWORD)
+        cluster.log_in(shown)
+        await cluster.all_live()
+        async with cluster.client(1) as admin:
+            await admin.create_stream("orders", "orders.>")
+            await admin.append("orders", [{"subject": "orders.eu", "value": b"1"}])
+            await admin.users.create("bob", password_credential(PASSWORD), rules=[rule("read", stream="orders")])
+        alone = cluster.brokers[3]
+        alone.kill()
+        async with cluster.client(1) as admin:
+            await admin.users.delete("bob")
+        for number in (1, 2):
+            cluster.brokers[number].kill()
+        alone.launch()
+        alone.logged("waiting for a majority")
+        for name in ("bob", "admin"):
+            with pytest.raises(RemoteError) as caught:
+                async with aio.connect(
+                    alone.client_address, credentials=Credentials.password(name, PASSWORD), timeout=2.0
+                ) as client:
+                    await client.get("orders", 0, timeout=2.0)
+            assert not isinstance(caught.value, Unauthenticated)
+            assert caught.value.code in (ErrorCode.NOT_YET, ErrorCode.TIMED_OUT)
+        for number in (1, 2):
+            cluster.brokers[number].launch()
+        await cluster.all_live()
+        with pytest.raises(Unauthenticated):
+            async with aio.connect(alone.client_address, credentials=Credentials.password("bob", PASSWORD)):
+                pass

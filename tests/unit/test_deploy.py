@@ -29,8 +29,7 @@ from tests.deployments import (
     settings_of,
 )
 
-AWAITED = {"PENSTOCK_HTTP", "PENSTOCK_HTTP_TOKEN_FILE"}  # of a branch that is not merged yet
-PORT, HTTP_PORT = 7422, 7423
+PORT, HTTP_PORT = 7422, 8422
 PODS = (1, 2, 3)
 
 
@@ -58,7 +57,7 @@ def _environments() -> Iterator[tuple[str, dict[str, str]]]:
 
 @pytest.mark.parametrize(("where", "environment"), list(_environments()))
 def test_every_variable_is_a_setting(where: str, environment: dict[str, str]) -> None:
-    assert set(settings_of(environment)) - VARIABLES - AWAITED == set(), where
+    assert set(settings_of(environment)) - VARIABLES == set(), where
     assert settings_of(environment), where
 
 

@@ -77,6 +77,18 @@ class Quotas(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     connections_max: int | None = None
 
 
+def quotas_mistake(quotas: Quotas) -> str | None:
+    """Why nobody could live with them; None if one can."""
+    for what, value, least, most in (
+        ("an append rate", quotas.append_bytes_per_s, limits.USER_RATE_MIN, limits.USER_RATE_MAX),
+        ("a fetch rate", quotas.fetch_bytes_per_s, limits.USER_RATE_MIN, limits.USER_RATE_MAX),
+        ("a number of connections", quotas.connections_max, 1, limits.CONNECTIONS_MAX),
+    ):
+        if value is not None and not least <= value <= most:
+            return f"{what} of {value} is not between {least} and {most}"
+    return None
+
+
 class User(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One user as the cluster agreed on it; or EVERYBODY, who has rules and nothing else."""
 
@@ -99,6 +111,8 @@ class User(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 def credential_mistake(credential: Credential) -> str | None:
     """Why it could not check anything, or should not; None if it can."""
+    if credential.expires_us is not None and not 0 <= credential.expires_us < 2**63:
+        return f"a credential that expires at {credential.expires_us}"
     if not re.fullmatch(r"[A-Za-z0-9-]{1,32}", credential.credential_id):
         return f"the id {credential.credential_id!r} of a credential"
     if (credential.kind is CredentialKind.PASSWORD) != (credential.credential_id == PASSWORD_ID):

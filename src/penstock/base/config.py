@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -77,7 +77,11 @@ class Encryption(StrEnum):
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The config of one stream. `None` means: without limit."""
+    """The config of one stream. `None` means: without limit.
+
+    A field that is added later is UNSET where it says what was meant before: then it is left out of what is stored, or
+    told, and an earlier version knows all that it reads of a stream that does not use it.
+    """
 
     name: str
     subject: str
@@ -107,7 +111,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_rollup: bool = False  # whether older ones may go for a message, by a Nats-Rollup
     retain: Retain = Retain.LIMITS  # what the three limits may delete
     observers: int = 0  # brokers beyond `replicas` that hold a copy of each partition for readers alone
-    encryption: Encryption = Encryption.NONE  # of the files that hold messages; decided when it is created
+    encryption: Encryption | msgspec.UnsetType = msgspec.UNSET  # of the files with messages; UNSET: none. Never altered
 
     @property
     def split(self) -> Split:
@@ -125,6 +129,15 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if split.how is PartitionBy.MAPPED:
             return f"{self.subject}.{partition}"
         return partition_subject(self.subject, partition) if split.has_subjects else self.subject
+
+    def __post_init__(self) -> None:
+        if self.encryption is Encryption.NONE:  # said in one way only: equal configs are equal
+            msgspec.structs.force_setattr(self, "encryption", msgspec.UNSET)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the files that hold its messages are encrypted."""
+        return self.encryption is Encryption.AES_256_GCM
 
     @property
     def is_internal(self) -> bool:
@@ -177,6 +190,7 @@ def field_type_mistake(name: str, value: object) -> str | None:
 
 def _choices(field_type: Any) -> str:
     """What a field of that type can be, if it is one of a few; else nothing."""
+    field_type = next((one for one in get_args(field_type) if one is not msgspec.UnsetType), field_type)
     if not (isinstance(field_type, type) and issubclass(field_type, StrEnum)):
         return ""
     names = [f"'{one}'" for one in field_type]
@@ -224,7 +238,7 @@ def _consequences(config: StreamConfig) -> list[str]:
             f"acks: the subject {config.subject!r} begins with a wildcard, so 'reply' would answer requests that are "
             "meant for others; choose 'envelope' or 'never'"
         )
-    if config.storage is Storage.MEMORY and config.encryption is not Encryption.NONE:
+    if config.storage is Storage.MEMORY and config.is_encrypted:
         mistakes.append("encryption: nothing of a stream in memory is on the disk; choose 'none', or storage 'file'")
     mistakes += _split_mistakes(config)
     return mistakes

@@ -68,6 +68,8 @@ ISR_REQUESTS_WAITING_MAX = 64  # of one broker, while a command with its changes
 # Users
 USERS_MAX = 10_000
 USER_NAME_CHARS_MAX = 64
+USER_RATE_MIN = 1 * KIB  # bytes a second; with less a program seems to hang
+USER_RATE_MAX = 1 << 40
 CREDENTIALS_PER_USER_MAX = 16
 RULES_PER_USER_MAX = 256
 SALT_BYTES = 16

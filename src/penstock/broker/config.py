@@ -20,7 +20,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -224,44 +224,21 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         mistakes += _with_origins(given, own_tls.mistakes(), "tls_")
     if mistakes:
         return None
-    return BrokerConfig(
-        data_dir=value["data_dir"],
-        listen=value["listen"],
-        advertise=value["advertise"],
-        insecure=value["insecure"],
-        auth=value["auth"],
-        broker_id=value["id"],
-        voters=value["cluster"] or (),
-        join=value["join"] or (),
-        rack=value["rack"],
-        brokers=value["brokers"],
-        ports=value["ports"] or (),
-        pin=value["pin"],
-        encryption_keys=value["encryption_keys"],
-        encryption_keys_file=value["encryption_keys_file"],
-        encrypt_internal_streams=value["encrypt_internal_streams"],
-        nats=servers,
-        nats_port=value["nats_port"],
-        nats_credentials=credentials,
-        nats_tls=tls,
-        tls=own_tls,
-        http=None if value["http"] == OFF else value["http"],
-        http_token=value["http_token"],
-        otlp_endpoint=value["otlp_endpoint"],
-        log_level=value["log_level"],
-        log_format=value["log_format"],
-        partition_in_flight_bytes=value["partition_in_flight_bytes"],
-        broker_in_flight_bytes=value["broker_in_flight_bytes"],
-        cleaner_rate=value["cleaner_rate"],
-        catch_up_rate=value["catch_up_rate"],
-        scrub_rate=value["scrub_rate"],
-        scrub_interval=value["scrub_interval"],
-        disk_threads=value["disk_threads"],
-        admin_password=value["admin_password"],
-        cluster_secret=value["cluster_secret"],
-        origins=MappingProxyType({name: at.origin for name, at in given.items()}),
-        shown=MappingProxyType(_shown(value, servers)),
-    )
+    made = {
+        "broker_id": value["id"],
+        "voters": value["cluster"] or (),
+        "join": value["join"] or (),
+        "ports": value["ports"] or (),
+        "nats": servers,
+        "nats_credentials": credentials,
+        "nats_tls": tls,
+        "tls": own_tls,
+        "http": None if value["http"] == OFF else value["http"],
+        "origins": MappingProxyType({name: at.origin for name, at in given.items()}),
+        "shown": MappingProxyType(_shown(value, servers)),
+    }
+    as_given = {one.name: value[one.name] for one in fields(BrokerConfig) if one.name not in made}
+    return BrokerConfig(**as_given, **made)
 
 
 def _own_tls(value: Mapping[str, Any]) -> BrokerTls:

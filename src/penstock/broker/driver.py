@@ -89,7 +89,7 @@ class Driver:
         self._threads = DiskThreads(loop, disk_threads)
         self._complaints = Complaints()
         self._in_flight_bytes_max = in_flight_bytes_max
-        self._embedded_nats = embedded_nats
+        self.has_embedded_nats = embedded_nats
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = _NEVER_US  # when it is due
@@ -97,11 +97,11 @@ class Driver:
         self._seen_us = 0  # the time of the last event
         self._next_sweep_us = 0
         self._barriers: dict[int, int] = {}  # the link's token → the node's
-        self._reading_paused = False
-        self._reconnects = 0
+        self.reading_paused = False  # since too much is in flight
+        self.reconnects = 0  # of connections to NATS that were lost
         self.complained = 0
         self.last_complaint = ""
-        self._link_since_us: int | None = None
+        self.link_since_us: int | None = None  # NATS is connected, by the calendar
         self._stopping = False  # requests are refused
         self._stopped = False
 
@@ -121,29 +121,9 @@ class Driver:
         """Whether requests are refused because the broker is about to end."""
         return self._stopping or self._stopped
 
-    @property
-    def has_embedded_nats(self) -> bool:
-        """Whether nats-server is a child of this process."""
-        return self._embedded_nats
-
-    @property
-    def link_since_us(self) -> int | None:
-        """Since when it is connected, by the calendar."""
-        return self._link_since_us
-
     def trace(self, tracing: Tracing) -> None:
         """Tell it of what is traced, from now on."""
         self.tracing = self._node.meters.tracer = tracing
-
-    @property
-    def reconnects(self) -> int:
-        """Connections to NATS that were lost."""
-        return self._reconnects
-
-    @property
-    def reading_paused(self) -> bool:
-        """Whether NATS is not read, since too much is in flight."""
-        return self._reading_paused
 
     @property
     def disk_work(self) -> int:
@@ -181,12 +161,12 @@ class Driver:
         """News of the connection to NATS."""
         now = self.now()
         if isinstance(event, LinkUp):
-            self._link_since_us = event.at_us
+            self.link_since_us = event.at_us
             self._node.nats_up()
             self.carry_out()  # at once: whoever asks for a barrier now is behind the node's
         elif isinstance(event, LinkDown):
-            self._link_since_us = None
-            self._reconnects += 1
+            self.link_since_us = None
+            self.reconnects += 1
             lost = now if event.gap_start_us is None else msgspec.structs.replace(now, wall_us=event.gap_start_us)
             self._node.nats_lost(lost, f"{event.kind.name.lower()}: {event.reason}")
         elif isinstance(event, BarrierReached):
@@ -407,12 +387,12 @@ class Driver:
     def _watch_budget(self) -> None:
         """Stop reading NATS at the global limit; read on when half of it is free again."""
         in_flight_bytes = self._node.in_flight_bytes
-        if not self._reading_paused and in_flight_bytes > self._in_flight_bytes_max:
-            self._reading_paused = True
+        if not self.reading_paused and in_flight_bytes > self._in_flight_bytes_max:
+            self.reading_paused = True
             _log.warning("%d bytes in flight: reading from NATS is paused", in_flight_bytes)
             self.link.pause_reading()
-        elif self._reading_paused and in_flight_bytes <= self._in_flight_bytes_max // 2:
-            self._reading_paused = False
+        elif self.reading_paused and in_flight_bytes <= self._in_flight_bytes_max // 2:
+            self.reading_paused = False
             _log.info("reading from NATS again")
             self.link.resume_reading()
 

@@ -40,6 +40,10 @@ class Guard(Protocol):
     def is_guarded(self) -> bool:
         """Whether everybody has to log in now."""
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker knows who there is: else it says of nobody that he is not."""
+
     def begin_login(self) -> ServerHandshake:
         """A login of somebody."""
 
@@ -54,6 +58,7 @@ class Unguarded:
     """Nobody has to prove anything."""
 
     is_guarded = False
+    is_current = True
 
     def begin_login(self) -> ServerHandshake:
         """Nobody can."""
@@ -134,6 +139,11 @@ class Greeting:
             self._login = self._guard.begin_login()
         try:
             data = self._login.take(request.mechanism, request.data)
+        except RemoteError:
+            if not self._guard.is_current:
+                text = "this broker has not heard from the others, and does not know who may log in; ask another"
+                raise RemoteError(ErrorCode.NOT_YET, text) from None
+            raise
         finally:
             self.claimed = self._login.claimed[:128]
         if self._login.who is None:

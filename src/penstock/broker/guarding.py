@@ -52,6 +52,11 @@ class Guarding:
         """Whether everybody has to log in now."""
         return self._access.is_guarded
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is known who there is."""
+        return self._access.is_current
+
     def begin_login(self) -> ServerHandshake:
         """A login of a user, or of a broker."""
         return ServerHandshake(self, self.nonce())
@@ -60,7 +65,7 @@ class Guarding:
         """What hello did not tell. RemoteError overloaded."""
         quotas = self._access.quotas_of(who.name)
         most = None if quotas is None else quotas.connections_max
-        if most is not None and self.connections_of(who.name) >= most:
+        if most is not None and not self._access.is_ruler(who.name) and self.connections_of(who.name) >= most:
             text = f"user {who.name!r} has {most} connections to this broker already, and may have no more"
             raise RemoteError(ErrorCode.OVERLOADED, text)
         return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=self._nats_urls)

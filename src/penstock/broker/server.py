@@ -280,8 +280,9 @@ class Server:
 
     def login_answered(self, connection: Connection) -> None:
         """Whoever has logged in is known."""
+        if self._unknown.pop(connection, connection) is None and connection.who is None:
+            self._unknown[connection] = None  # it goes on: who only says hello gives way before it
         if connection.who is not None:
-            self._unknown.pop(connection, None)
             self.connections_of[connection.who.name] += 1
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:

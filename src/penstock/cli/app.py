@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -31,7 +32,7 @@ from penstock.cli import (
     verify,
 )
 from penstock.cli.help import Command, Group
-from penstock.cli.options import CredentialsOption, Debug, Globals, Server, examples
+from penstock.cli.options import CREDENTIALS_VARIABLE, CredentialsOption, Debug, Globals, Server, examples
 from penstock.cli.tls_options import with_tls_options
 from penstock.hot import way
 
@@ -82,6 +83,8 @@ def globals_before_the_command(
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""
+    if credentials is not None:  # for Spark, and what else this program starts
+        os.environ[CREDENTIALS_VARIABLE] = str(credentials.absolute())
     ctx.obj = Globals(server, credentials)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
 CONNECTION_PANEL = "Connection"
+CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # as of `client.credentials`, which loads more than a command needs
 _COMPLETION_TIMEOUT_S = 1.0
 _SERVER_HELP = (
     "A broker, or several of a cluster; tls:// before it: through TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."

@@ -68,6 +68,7 @@ _ATTEMPT_S_MAX = 10.0  # for one connection and its hello; a caller with more ti
 _CLUSTER_ATTEMPT_S_MAX = 3.0  # the same, where there are others to try
 _REFRESH_S_MAX = 3.0
 _REFRESH_AGAIN_S = 1.0  # beside the work, at most so often
+_CONNECT_AGAIN_S = 0.2  # a broker that is not ready to say who may log in
 _MEET_AGAIN_S = 10.0  # brokers that were away are looked for, at most so often
 
 CREATE_GRACE_S = 1.0
@@ -140,9 +141,29 @@ class Link:
         return self.view.leader_address(PartitionKey(stream_id, partition)) or self._home
 
     async def connect(self, timeout_s: float) -> None:
-        """The first connection: one attempt at each server, so that wrong addresses are reported at once."""
+        """The first connection: one attempt at each server, so that wrong addresses are reported at once.
+
+        A broker that does not know yet who may log in is tried again for as long as there is time.
+        """
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + timeout_s
+        while True:
+            failures = await self._try_each(deadline_s)
+            if not failures:
+                return
+            is_early = any(isinstance(one, RemoteError) and one.code == ErrorCode.NOT_YET for one in failures.values())
+            if not is_early or clock.time() + _CONNECT_AGAIN_S >= deadline_s:
+                break
+            await asyncio.sleep(_CONNECT_AGAIN_S)
+        first = next(iter(failures.values()))
+        if len(failures) == 1 or all(isinstance(error, Unauthenticated) for error in failures.values()):
+            raise first
+        said = "; ".join(f"{address}: {str(error).partition(';')[0]}" for address, error in failures.items())
+        raise Unavailable(f"no broker of the cluster can be reached ({said})")
+
+    async def _try_each(self, deadline_s: float) -> dict[str, Exception]:
+        """Why there is no connection, by address; empty: there is one."""
+        clock = asyncio.get_running_loop()
         failures: dict[str, Exception] = {}
         servers = self._rng.sample(self.view.servers, len(self.view.servers))
         for tried, address in enumerate(servers):
@@ -153,12 +174,8 @@ class Link:
                 failures[address] = error
                 self.view.failed(address, clock.time())
             else:
-                return
-        first = next(iter(failures.values()))
-        if len(failures) == 1 or all(isinstance(error, Unauthenticated) for error in failures.values()):
-            raise first
-        said = "; ".join(f"{address}: {str(error).partition(';')[0]}" for address, error in failures.items())
-        raise Unavailable(f"no broker of the cluster can be reached ({said})")
+                return {}
+        return failures
 
     async def refresh(self, timeout_s: float) -> None:
         """Have a connection, and have met all brokers, so that `nats_urls` is what they say. Unavailable, TimedOut."""

@@ -41,11 +41,17 @@ Version = tuple[int, ...]
 COMMANDS: Mapping[type[Command], Version] = dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules), (0, 2))
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
-COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = dict.fromkeys(
-    (CreateStream, AlterStream, AddPartitions, DeleteStream, TruncatePartition, ReportArchived, SetIntake), _ASKED
-)
+COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
+    CreateStream: {**_ASKED, "intake": (0, 2)},
+    AlterStream: _ASKED,
+    AddPartitions: _ASKED,
+    DeleteStream: _ASKED,
+    TruncatePartition: _ASKED,
+    ReportArchived: _ASKED,
+    SetIntake: _ASKED,
+}
 
-CONFIG_FIELDS: Mapping[str, Version] = {}
+CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2)}
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 

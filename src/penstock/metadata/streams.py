@@ -143,7 +143,8 @@ def _existing(image: ClusterImage, config: StreamConfig) -> StreamState | None:
 def differing_fields(have: StreamConfig, want: StreamConfig) -> dict[str, tuple[Any, Any]]:
     """Field → (value in `have`, value in `want`), as plain values."""
     old, new = msgspec.to_builtins(have), msgspec.to_builtins(want)
-    return {name: (old[name], new[name]) for name in old if old[name] != new[name]}
+    names = dict.fromkeys((*old, *new))
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
 def no_such_field(name: str) -> str:

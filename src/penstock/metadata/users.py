@@ -6,13 +6,16 @@ nobody can lock everybody out. Limits are asked when a command is proposed (`che
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from penstock.access import Credential, Rule, User
+from penstock.access import Credential, CredentialKind, Quotas, Rule, User
+from penstock.access.nkeys import public_key_mistake
 from penstock.access.rules import rule_mistake
-from penstock.access.users import EVERYBODY, credential_mistake, user_name_mistake
+from penstock.access.users import EVERYBODY, credential_mistake, quotas_mistake, user_name_mistake
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
@@ -29,6 +32,7 @@ def check_create_user(image: ClusterImage, user: User) -> None:
         raise RemoteError(ErrorCode.BAD_REQUEST, f"user {user.name!r} has nothing to log in with")
     _check_credentials(user.credentials)
     _check_rules(user.rules)
+    _check_quotas(user.quotas)
     if len(image.users) >= limits.USERS_MAX:
         raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.USERS_MAX} users already")
 
@@ -36,6 +40,7 @@ def check_create_user(image: ClusterImage, user: User) -> None:
 def check_alter_user(image: ClusterImage, command: AlterUser) -> None:
     """RemoteError: the user cannot be altered so."""
     _check_credentials(command.add)
+    _check_quotas(command.quotas)
     altered = _altered(image.user(command.name), command)
     if len(altered.credentials) > limits.CREDENTIALS_PER_USER_MAX:
         text = f"a user has at most {limits.CREDENTIALS_PER_USER_MAX} credentials; take some away first"
@@ -53,14 +58,31 @@ def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
         raise RemoteError(ErrorCode.TOO_LARGE, text)
 
 
+def check_way_in(image: ClusterImage, command: CreateUser | AlterUser | DeleteUser | ChangeRules) -> None:
+    """RemoteError change_refused: no administrator would be left who can log in whenever it is; or as it is applied."""
+    changed, _ = _CHANGES[type(command)](image, image.index + 1, command)
+    rulers = [changed.users[name] for name in changed.administrators()]
+    if changed.users and not any(one.expires_us is None for user in rulers for one in user.credentials):
+        text = "what all administrators log in with would expire: leave one who has a credential without an end"
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+
+
 def _is_bounded(rule: Rule) -> bool:
     return bool(rule.stream or rule.subject)
 
 
 def _check_credentials(credentials: tuple[Credential, ...]) -> None:
     for credential in credentials:
-        if (mistake := credential_mistake(credential)) is not None:
+        mistake = credential_mistake(credential)
+        if mistake is None and credential.kind is CredentialKind.NKEY:
+            mistake = public_key_mistake(credential.public_key)
+        if mistake is not None:
             raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
+
+
+def _check_quotas(quotas: Quotas | None) -> None:
+    if quotas is not None and (mistake := quotas_mistake(quotas)) is not None:
+        raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
 
 
 def _check_rules(rules: tuple[Rule, ...]) -> None:
@@ -74,8 +96,9 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
     user = msgspec.structs.replace(
         command.user, created_us=command.created_us, made_index=index, rules=tuple(sorted({*command.user.rules}))
     )
+    _check_own(image, user.name, user.credentials)
     existing = image.users.get(user.name)
-    if existing is not None and existing.credentials == user.credentials and existing.rules == user.rules:
+    if existing is not None and _proofs(existing) == _proofs(user) and existing.rules == user.rules:
         return image, Outcome()  # asked again
     if existing is not None:
         raise RemoteError(ErrorCode.USER_EXISTS, f"there is a user {user.name!r} already", user=user.name)
@@ -90,13 +113,32 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
 def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
     """See `AlterUser`. RemoteError user_not_found, change_refused."""
     user = image.user(command.name)
+    if command.name == EVERYBODY:
+        text = "everybody logs in with nothing of their own, and has no quotas: name a user"
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     altered = _altered(user, command)
+    _check_own(image, command.name, altered.credentials)
     if altered == user:
         return image, Outcome()
     if not altered.credentials and user.credentials:
         text = f"user {command.name!r} would have nothing to log in with; delete it if that is meant"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     return _with(image, altered), Outcome(changed=True)
+
+
+def _proofs(user: User) -> list[tuple[str, bytes]]:
+    return [(one.credential_id, one.mark) for one in user.credentials]
+
+
+def _check_own(image: ClusterImage, name: str, credentials: tuple[Credential, ...]) -> None:
+    """RemoteError change_refused: a credential is there twice, or is somebody else's: who shows it would be both."""
+    ids = [one.credential_id for one in credentials]
+    if len(set(ids)) < len(ids):
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, "two credentials of one id; each has its own")
+    keys = [one.public_key for one in credentials if one.public_key]
+    others = (one for user in image.users.values() if user.name != name for one in user.credentials)
+    if len(set(keys)) < len(keys) or (keys and any(one.public_key in keys for one in others)):
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, "that nkey is somebody's already")
 
 
 def _altered(user: User, command: AlterUser) -> User:
@@ -136,3 +178,11 @@ def _check_ruled(image: ClusterImage, without: str) -> None:
 
 def _with(image: ClusterImage, user: User) -> ClusterImage:
     return replace(image, users=image.users.with_item(user.name, user))
+
+
+_CHANGES: dict[type, Callable[[ClusterImage, int, Any], Changed]] = {
+    CreateUser: create_user,
+    AlterUser: alter_user,
+    DeleteUser: delete_user,
+    ChangeRules: change_rules,
+}

@@ -6,6 +6,10 @@ but administrators. The rules are those of the image, asked anew for each reques
 moment at which this broker has heard of it. Who was deleted, or has lost the credential with which it logged in, is
 nobody from then on. A stream of which somebody may do nothing is not there for them.
 
+A broker whose session with the metadata leader is over, or that has just started and is not registered, may not have
+heard of what was taken away: until it has, it refuses users with `not_yet`, so that they ask another one.
+Administrators get the state of such a broker, and nothing of what is stored.
+
 | request                                | what it takes                                                           |
 |----------------------------------------|-------------------------------------------------------------------------|
 | fetch, get, list offsets               | `read`; of some subjects only, where the request says which             |
@@ -25,17 +29,19 @@ nobody from then on. A stream of which somebody may do nothing is not there for 
 from __future__ import annotations
 
 import hmac
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.access import CredentialKind, Operation, Quotas, Rule, User
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
 from penstock.access.rules import Scope, scope
 from penstock.access.scram import Verifier
 from penstock.access.users import EVERYBODY, PASSWORD_ID
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import StreamId
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -74,6 +80,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.persistent import PersistentMap
 from penstock.node.internal import target_of
 from penstock.node.metadata_link import THE_BROKER
 
@@ -84,18 +91,46 @@ _EVERYTHING = Scope(is_all=True)
 C = TypeVar("C", bound=Command)
 
 
+class _InUsers(NamedTuple):
+    """What is asked of users for people who have not logged in."""
+
+    users: PersistentMap[str, User]
+    holders: dict[str, tuple[User, Credential]]  # by public nkey
+    decoy_key: bytes
+
+    @classmethod
+    def of(cls, users: PersistentMap[str, User]) -> _InUsers:
+        """Of these."""
+        holders: dict[str, tuple[User, Credential]] = {}
+        for user in users.values():
+            for one in user.credentials:
+                if one.public_key:
+                    holders.setdefault(one.public_key, (user, one))
+        eldest = min(users.values(), key=lambda user: user.made_index, default=None)
+        keys = (one.server_key or one.public_key.encode() for one in (eldest.credentials if eldest else ()))
+        return cls(users, holders, hmac.digest(b"penstock decoy", next(keys, b""), "sha256"))
+
+
 class Access:
     """See the module. `who` is whose request is being decided; None: nobody had to log in."""
 
     def __init__(
-        self, image: Callable[[], ClusterImage], wall_us: Callable[[], int], *, requires_login: bool = False
+        self,
+        image: Callable[[], ClusterImage],
+        wall_us: Callable[[], int],
+        *,
+        requires_login: bool = False,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`is_current`: whether what this broker has heard of cannot be long past."""
+        self._is_current = is_current
         self.who: Principal | None = None
         self._image = image
         self._wall_us = wall_us
         self._requires_login = requires_login
         self._known: dict[tuple[str, Operation, int], Scope] = {}  # of one image's users
         self._known_users: object = None
+        self._found: _InUsers | None = None
         self._table: dict[type[Request], Callable[[Any], None]] = {
             HelloRequest: self._allowing,
             FetchRequest: self._reading,
@@ -114,7 +149,7 @@ class Access:
             DeleteStreamRequest: self._deleting,
             TruncateRequest: self._truncating,
             ReportArchivedRequest: self._archiving,
-            OffsetsStreamRequest: self._allowing,
+            OffsetsStreamRequest: self._having_groups,
             CommitOffsetsRequest: self._committing,
             GroupHeartbeatRequest: self._joining,
             FetchOffsetsRequest: self._asking_offsets,
@@ -155,20 +190,22 @@ class Access:
 
     def holder(self, public_key: str) -> Principal | None:
         """As `handshake.Directory`."""
-        for user in self._image().users.values():
-            for credential in user.credentials:
-                if credential.public_key == public_key and credential.is_valid(self._wall_us()):
-                    return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
-        return None
+        user, credential = self._in_users().holders.get(public_key, (None, None))
+        if user is None or credential is None or not credential.is_valid(self._wall_us()):
+            return None
+        return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
 
     @property
     def decoy_key(self) -> bytes:
         """As `handshake.Directory`: the same on all brokers, and kept with what must not be known anyway."""
-        keys = (one.server_key or one.public_key.encode() for user in self._users() for one in user.credentials)
-        return hmac.digest(b"penstock decoy", next(keys, b""), "sha256")
+        return self._in_users().decoy_key
 
-    def _users(self) -> list[User]:
-        return sorted(self._image().users.values(), key=lambda user: user.made_index)
+    def _in_users(self) -> _InUsers:
+        """What is found by looking through all users, once for each version of them: nobody has logged in yet."""
+        users = self._image().users
+        if self._found is None or self._found.users is not users:
+            self._found = _InUsers.of(users)
+        return self._found
 
     def refusal(self, who: Principal | None) -> RemoteError | None:
         """Why that is nobody any more, or never was; None if it is somebody, or need not be."""
@@ -197,7 +234,12 @@ class Access:
             return
         if (refusal := self.refusal(who)) is not None:
             raise refusal
-        if self.is_free:
+        if not self.is_guarded or who == THE_BROKER:
+            return
+        if not (self.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
+            text = "this broker has not heard from the others lately, and may not know who may do what; ask another"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+        if self.is_admin:
             return
         look = self._table.get(type(request))
         if look is None:
@@ -228,6 +270,29 @@ class Access:
         if not self._image().is_guarded or self.who is None or not hasattr(command, "at_us"):
             return command
         return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
+
+    def is_ruler(self, name: str) -> bool:
+        """Whether that user may do everything."""
+        return any(rule.operation is Operation.ADMIN for rule in self.rules(name))
+
+    def seen_names(self, names: list[str]) -> list[str]:
+        """Those of sorted names of streams that are there for whoever asks, sorted."""
+        if self.is_free:
+            return names
+        image = self._image()
+        found: set[str] = set()
+        for rule in self.rules():
+            if rule.stream.endswith("*"):
+                beginning = rule.stream[:-1]
+                begin = bisect_left(names, beginning)
+                end = bisect_left(names, beginning + "\U0010ffff") if beginning else len(names)
+                found.update(name for name in names[begin:end] if not name.startswith("__"))
+            elif rule.stream in image.names:
+                found.add(rule.stream)
+            elif rule.subject:
+                found.update(name for name in names if self.may_see(image.by_name(name)))
+                break  # all rules were looked at with that
+        return sorted(found)
 
     def quotas_of(self, name: str) -> Quotas | None:
         """What that user may use of a broker; None: there is none such, as with brokers."""
@@ -275,21 +340,30 @@ class Access:
 
     # The table
 
-    def _state(self, stream_id: int) -> StreamState | None:
-        return self._image().streams.get(stream_id)  # type: ignore[call-overload, no-any-return]
-
-    def _need(self, operation: Operation, state: StreamState | None, subjects: tuple[str, ...] | None = None) -> None:
-        """RemoteError not_authorized, stream_not_found."""
+    def _state(self, stream_id: int) -> StreamState:
+        """RemoteError: as one that whoever asks may not see."""
+        image = self._image()
+        state = image.streams.get(StreamId(stream_id))
         if state is None:
-            return  # there is none: that is what is answered
+            raise _gone(stream_id) if stream_id <= image.index else _unheard(stream_id)
+        return state
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what this broker has heard of cannot be long past."""
+        return self._is_current()
+
+    def _need(self, operation: Operation, state: StreamState, subjects: tuple[str, ...] | None = None) -> None:
+        """RemoteError not_authorized, stream_changed: there is no such stream for whoever asks."""
         target = target_of(state)
         if target is not None:  # who may append to a stream handles what is staged for it
-            state, operation = self._state(target) or state, Operation.APPEND
+            state, operation = self._image().streams.get(target, state), Operation.APPEND
         if not self._scope(operation, state).covers(subjects):
             raise self._denied(operation, state)
 
     def _denied(self, operation: Operation, state: StreamState) -> RemoteError:
-        return denied(self.who, operation, f"stream {state.name!r}") if self.may_see(state) else _absent(state.name)
+        is_seen = self.may_see(state)
+        return denied(self.who, operation, f"stream {state.name!r}") if is_seen else _gone(state.stream_id)
 
     def _reading(self, request: FetchRequest) -> None:
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
@@ -300,13 +374,13 @@ class Access:
 
     def _listing_offsets(self, request: ListOffsetsRequest) -> None:
         state = self._state(request.stream_id)
-        if state is not None and target_of(state) is None and self._scope(Operation.READ, state):
+        if target_of(state) is None and self._scope(Operation.READ, state):
             return
         self._need(Operation.READ, state)
 
     def _appending(self, request: AppendRequest | AppendOnceRequest | ListProducersRequest) -> None:
         state = self._state(request.stream_id)
-        if state is not None and not self._scope(Operation.APPEND, state):
+        if not self._scope(Operation.APPEND, state):
             raise self._denied(Operation.APPEND, state)
 
     def _appending_all(
@@ -321,17 +395,20 @@ class Access:
             raise denied(self.who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
 
     def _altering(self, request: AlterStreamRequest | SetIntakeRequest) -> None:
-        self._need(Operation.ALTER, self._named(request.name))
+        self._need_named(Operation.ALTER, request.name)
 
     def _deleting(self, request: DeleteStreamRequest) -> None:
-        self._need(Operation.DELETE, self._named(request.name))
+        self._need_named(Operation.DELETE, request.name)
 
     def _truncating(self, request: TruncateRequest) -> None:
         self._need(Operation.DELETE, self._state(request.stream_id))
 
-    def _named(self, name: str) -> StreamState | None:
+    def _need_named(self, operation: Operation, name: str) -> None:
         image = self._image()
-        return image.by_name(name) if name in image.names else None
+        state = image.by_name(name) if name in image.names else None
+        if state is None or not self.may_see(state):
+            raise _absent(name)
+        self._need(operation, state)
 
     def _archiving(self, request: ReportArchivedRequest) -> None:
         self._need(Operation.COMMIT_OFFSETS, self._state(request.stream_id))
@@ -345,20 +422,24 @@ class Access:
             self._need_group(stream_id, request.group)
 
     def _need_group(self, stream_id: int, group: str) -> None:
-        state = self._state(stream_id)
+        state = self._image().streams.get(StreamId(stream_id))
         if not self._of(Operation.COMMIT_OFFSETS, state, group).is_all:
             if state is not None and not self.may_see(state):
-                raise _absent(state.name)
+                raise _gone(stream_id)
             where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
 
     def _asking_offsets(self, request: FetchOffsetsRequest) -> None:
-        state = self._state(request.of_stream_id)
+        state = self._image().streams.get(request.of_stream_id)
         if not self.may_see_group(state, request.group):
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _allowing(self, request: Any) -> None:
         """To anybody who has logged in: what is told is what they may know."""
+
+    def _having_groups(self, request: OffsetsStreamRequest) -> None:
+        if not any(rule.operation in (Operation.COMMIT_OFFSETS, Operation.READ) for rule in self.rules()):
+            raise denied(self.who, Operation.COMMIT_OFFSETS, "")
 
     def _altering_user(self, request: AlterUserRequest) -> None:
         is_own = self.who is not None and request.name == self.who.name and request.quotas is None
@@ -382,6 +463,16 @@ def denied(who: Principal | None, operation: Operation, where: str) -> RemoteErr
     on = f" on {where}" if where else ""
     text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
     return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)
+
+
+def _gone(stream_id: int) -> RemoteError:
+    """The same for one that was deleted and for one that is not for whoever asks."""
+    text = f"stream {stream_id} was deleted, or is none that you may see"
+    return RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=stream_id)
+
+
+def _unheard(stream_id: int) -> RemoteError:
+    return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id)
 
 
 def _absent(name: str) -> RemoteError:

@@ -279,6 +279,11 @@ class Cluster:
             return "waiting for a first user, without whom nobody can log in: one broker is to make it (--auth)"
         return reason
 
+    def is_current(self, now: Now) -> bool:
+        """Whether others may not take this broker for dead: what it has heard of cannot be older than a session."""
+        standing = self.standing
+        return self.quorum.is_alone or (standing.incarnation is not None and standing.is_heard(now))
+
     def check_knows(self) -> None:
         """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
         if reason := self._doubt():

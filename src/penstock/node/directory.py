@@ -13,7 +13,7 @@ the subject; nothing is stored on the subject itself where nats-server maps it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -46,19 +46,28 @@ class Directory:
         self._names: list[str] | None = None
         self._root: _Token | None = None
 
-    def page(self, image: ClusterImage, after: str | None, size: int) -> tuple[list[str], str | None]:
+    def page(
+        self,
+        image: ClusterImage,
+        after: str | None,
+        size: int,
+        seen: Callable[[list[str]], list[str]] = lambda names: names,
+    ) -> tuple[list[str], str | None]:
         """Up to `size` names behind `after`, sorted, and the last of them if there are more.
+
+        `seen`: which of sorted names are there for whoever asks.
 
         Fewer, if more would have over METADATA_PARTITIONS_MAX partitions.
         """
         self._look_at(image)
         if self._names is None:
             self._names = sorted(image.names)
-        start = 0 if after is None else bisect_right(self._names, after)
-        names = self._names[start : start + size]
+        known = seen(self._names)
+        start = 0 if after is None else bisect_right(known, after)
+        names = known[start : start + size]
         counts = accumulate(len(image.by_name(name).partitions) for name in names)
         names = names[: max(1, sum(count <= limits.METADATA_PARTITIONS_MAX for count in counts))]
-        return names, names[-1] if names and start + len(names) < len(self._names) else None
+        return names, names[-1] if names and start + len(names) < len(known) else None
 
     def covering(self, image: ClusterImage, subject: str) -> list[StreamState]:
         """The streams that store a message on this plain subject, by name."""

@@ -94,7 +94,7 @@ class Enquiries:
             if not image.cluster_id:
                 self._cluster.check_knows()
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
-            names, next_after = self._directory.page(image, request.after, page)
+            names, next_after = self._directory.page(image, request.after, page, self._access.seen_names)
         names = [name for name in names if self._access.may_see(image.by_name(name))]
         streams = tuple(self._report().stream(image.by_name(name)) for name in names)
         self._outbox.reply(

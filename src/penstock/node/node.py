@@ -103,7 +103,10 @@ class Node:
         self._partitions = self._replicas.partitions
         self._upkeep = self._replicas.upkeep
         self.access = Access(
-            lambda: self._cluster.image, lambda: self._now.wall_us, requires_login=settings.requires_login
+            lambda: self._cluster.image,
+            lambda: self._now.wall_us,
+            requires_login=settings.requires_login,
+            is_current=lambda: self._cluster.is_current(self._now),
         )
         parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
         self._audit = Audit(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.base.clock import Now
-from penstock.base.config import Encryption, StreamConfig
+from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.metadata.image import PartitionState
@@ -50,7 +50,7 @@ class Placing:
     def ready(self, config: StreamConfig) -> frozenset[BrokerId]:
         """On whom such a stream can be placed now. RemoteError no_encryption_key: too few of those there have keys."""
         ready = self._candidates.ready(self._clock())
-        if config.encryption is Encryption.NONE:
+        if not config.is_encrypted:
             return ready
         without = ready & self._candidates.without_keys()
         wanted = replicas_wanted(config, len(self.brokers())) + config.observers

@@ -131,8 +131,7 @@ class Quorum:
     @property
     def is_alone(self) -> bool:
         """Whether nobody else takes part: then the passing of time changes nothing."""
-        membership = self._raft.membership
-        return membership.voters == (self._raft.id,) and not membership.learners
+        return self.membership.voters == (self._raft.id,) and not self.membership.learners
 
     @property
     def missed(self) -> str:

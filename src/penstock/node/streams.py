@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.base.clock import Now
-from penstock.base.config import Encryption, Intake, Storage
+from penstock.base.config import Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
@@ -160,7 +160,7 @@ class Streams:
     def _vfs_of(self, state: StreamState) -> Vfs:
         if state.config.storage is Storage.MEMORY:
             return self._memory
-        if state.config.encryption is Encryption.NONE:
+        if not state.config.is_encrypted:
             return self._vfs
         if self._encrypted is None:
             raise OperationalError("the stream is encrypted, and this broker has no keys; set encryption_keys_file")

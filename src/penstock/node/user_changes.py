@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.access import User
+import msgspec
+
+from penstock.access import Credential, User
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
@@ -31,7 +33,7 @@ from penstock.messages import (
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.since import unknown_to
-from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user
+from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
 from penstock.node.applied import AppliedByAll
 from penstock.node.peers import Peers
@@ -71,10 +73,22 @@ class UserChanges:
         return self._quorum.image
 
     def handle(self, request: UserChange, done: Done) -> None:
-        """Do what a client asks, who may; `done` hears it once. RemoteError."""
-        command = self._command(request)
+        """Do what a client asks, who may; `done` hears it once."""
         deadline_us = self._clock().elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         answer = _ANSWERS[type(request)]
+
+        def told(error: RemoteError) -> None:
+            if error.code == ErrorCode.USER_NOT_FOUND:  # it may just have been deleted: so that it is so on all brokers
+                self._all.wait(self._image.index, deadline_us, lambda _: done(error))
+            else:
+                done(error)
+
+        try:
+            command = self._command(request)
+            check_way_in(self._image, command)
+        except RemoteError as error:
+            told(error)
+            return
         index = 0
 
         def placed(at: int, raft_term: int) -> None:
@@ -83,11 +97,12 @@ class UserChanges:
 
         def made(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
-                done(outcome)
-            elif not outcome.changed:
-                done(answer())
-            else:
-                self._all.wait(index, deadline_us, lambda error: done(answer(index=index) if error is None else error))
+                told(outcome)
+            else:  # also where it was so already: whoever asked before may not have waited for all
+                changed = index if outcome.changed else 0
+                self._all.wait(
+                    index, deadline_us, lambda error: done(answer(index=changed) if error is None else error)
+                )
 
         self._quorum.propose(command, made, placed)
 
@@ -95,10 +110,16 @@ class UserChanges:
         now_us = self._clock().wall_us
         by = "" if self._access.who is None else self._access.who.name
         if isinstance(request, CreateUserRequest):
-            return self.creation(User(request.name, now_us, request.credentials, request.rules, request.quotas), by=by)
+            own = _since(now_us, request.credentials)
+            return self.creation(User(request.name, now_us, own, request.rules, request.quotas), by=by)
         if isinstance(request, AlterUserRequest):
             altering = AlterUser(
-                name=request.name, altered_us=now_us, add=request.add, drop=request.drop, quotas=request.quotas, by=by
+                name=request.name,
+                altered_us=now_us,
+                add=_since(now_us, request.add),
+                drop=request.drop,
+                quotas=request.quotas,
+                by=by,
             )
             check_alter_user(self._image, altering)
             return altering
@@ -143,3 +164,8 @@ class UserChanges:
     def stop(self, error: RemoteError) -> None:
         """This broker leads the metadata no more, or stops."""
         self._all.stop(error)
+
+
+def _since(now_us: int, credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
+    """They are made now, whatever clock the client has."""
+    return tuple(msgspec.structs.replace(one, created_us=now_us) for one in credentials)

@@ -18,7 +18,9 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import stream_name_mistake, subject_mistake
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, with_tls
+from penstock.client.credentials import FILE_VARIABLE
 from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
+from penstock.spark.brokers import Servers
 from penstock.spark.columns import COLUMNS, default_columns
 from penstock.spark.places import Earliest, Latest, Moment, Offsets, Where
 
@@ -35,13 +37,19 @@ class Option(NamedTuple):
 
 _TLS_OPTIONS = (
     Option(
-        "penstock.tls.ca", f"${CA_VARIABLE}",
+        "penstock.tls.ca",
+        f"${CA_VARIABLE}",
         "speak TLS, and check brokers against these authorities (PEM): a file that the driver and every executor have; "
         "`tls://` before HOST:PORT: those that the systems trust",
     ),
     Option("penstock.tls.cert", f"${CERT_VARIABLE}", "certificate (PEM) for brokers that ask for one, there too"),
     Option("penstock.tls.key", f"${KEY_VARIABLE}", "the key (PEM) of that certificate, there too"),
-)  # fmt: skip
+    Option(
+        "penstock.credentials",
+        f"${FILE_VARIABLE}",
+        "a file with what brokers are logged in to with: a token, an nkey seed, or USER:PASSWORD; there too",
+    ),
+)
 
 SOURCE_OPTIONS = (
     Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
@@ -244,7 +252,8 @@ def servers_of(reader: _Reader) -> tuple[str, ...]:
         # What the environment of the driver says goes with the address, as that itself does.
         addresses, options = settled(parse_servers(text), tls, os.environ)
         files = {} if options is None else {name: str(file) for name, file in asdict(options).items() if file}
-        return addresses if options is None else tuple(with_tls(one, files) for one in addresses)
+        reached = addresses if options is None else tuple(with_tls(one, files) for one in addresses)
+        return Servers.of(reached, reader.text("penstock.credentials") or os.environ.get(FILE_VARIABLE, ""))
     except ValueError as error:
         reader.mistakes.append(f"servers: {error}")
         return ()

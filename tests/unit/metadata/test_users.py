@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
+from penstock.access.nkeys import NkeyClient
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
@@ -21,6 +22,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.metadata.users import check_create_user, check_way_in
 
 ADMIN = Rule(Operation.ADMIN)
 READ = Rule(Operation.READ, stream="orders")
@@ -94,6 +96,27 @@ def test_there_is_an_administrator_at_any_time(folded) -> None:
     assert folded.image.administrators() == ["bob"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)),
+        ChangeRules(name="ann", changed_us=9, drop=(ADMIN,)),
+        DeleteUser(name="ann", deleted_us=9),
+    ],
+)
+def test_somebody_who_rules_can_log_in_whenever_it_is(folded, command) -> None:
+    """Beside ann there is an administrator whose only token expires."""
+    folded.do(CreateUser(user=User("bob", 0, (token("t2"),), (ADMIN,)), created_us=7))
+    with pytest.raises(RemoteError, match="would expire"):
+        check_way_in(folded.image, command)
+    check_way_in(folded.image, AlterUser(name="bob", altered_us=9, add=(password(),)))
+
+
+def test_the_first_user_does_not_expire() -> None:
+    with pytest.raises(RemoteError, match="would expire"):
+        check_way_in(ClusterImage(), CreateUser(user=User("ann", 0, (token("t1"),), (ADMIN,)), created_us=7))
+
+
 def test_a_user_keeps_something_to_log_in_with(folded) -> None:
     assert folded.refused(AlterUser(name="ann", altered_us=9, drop=("password",))) == ErrorCode.CHANGE_REFUSED
     folded.do(AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)))
@@ -157,3 +180,29 @@ def test_a_snapshot_whose_users_cannot_be_is_refused(folded, at) -> None:
     with pytest.raises(RemoteError) as caught:
         decode_image(msgspec.msgpack.encode([*fields[:5], wrong]))
     assert caught.value.code == ErrorCode.BAD_FRAME
+
+
+PUBLIC_KEY = NkeyClient("SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU", "").public_key
+
+
+def nkey(credential_id: str) -> Credential:
+    return Credential(credential_id, CredentialKind.NKEY, 1, public_key=PUBLIC_KEY)
+
+
+def test_no_id_is_there_twice_and_no_nkey_is_two_users(folded) -> None:
+    assert folded.refused(AlterUser(name="ann", altered_us=9, add=(token("t"), token("t")))) == ErrorCode.CHANGE_REFUSED
+    twice = CreateUser(user=User("bob", 0, (token("t"), token("t"))), created_us=9)
+    assert folded.refused(twice) == ErrorCode.CHANGE_REFUSED
+    folded.do(AlterUser(name="ann", altered_us=9, add=(nkey("k"),)))
+    folded.do(create("bob"))
+    assert folded.refused(AlterUser(name="bob", altered_us=9, add=(nkey("k"),))) == ErrorCode.CHANGE_REFUSED
+    assert folded.refused(AlterUser(name="ann", altered_us=9, add=(nkey("k2"),))) == ErrorCode.CHANGE_REFUSED
+    folded.do(ChangeRules(name="*", changed_us=9, add=(READ,)))
+    assert folded.refused(AlterUser(name="*", altered_us=9, add=(token("t"),))) == ErrorCode.CHANGE_REFUSED
+    assert decode_image(encode_image(folded.image)) == folded.image
+
+
+def test_an_nkey_of_which_a_character_is_wrong_is_refused() -> None:
+    wrong = Credential("k", CredentialKind.NKEY, 1, public_key=PUBLIC_KEY[:-1] + "A")
+    with pytest.raises(RemoteError, match="not the public nkey"):
+        check_create_user(ClusterImage(), User("bob", 0, (wrong,)))

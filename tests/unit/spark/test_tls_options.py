@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from penstock.base.errors import ConfigError
+from penstock.spark.brokers import Servers
 from penstock.spark.options import sink_options, source_options
 
 CASES = [
@@ -41,3 +44,16 @@ def test_what_is_said_goes_with_the_addresses(
 def test_what_does_not_go_together_is_told() -> None:
     with pytest.raises(ConfigError, match=r"servers: some servers have tls://, some not"):
         source_options({"stream": "orders", "servers": "tls://a:1,b:2"})
+
+
+def test_credentials_go_with_the_addresses_through_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_CREDENTIALS", raising=False)
+    options = source_options({"servers": "a:1,b:2", "stream": "orders", "penstock.credentials": "/etc/spark.token"})
+    again = pickle.loads(pickle.dumps(options.servers))
+    assert again == ("a:1", "b:2")
+    assert isinstance(again, Servers)
+    assert again.credentials == "/etc/spark.token"
+    monkeypatch.setenv("PENSTOCK_CREDENTIALS", "/of/the/driver")
+    options = source_options({"servers": "a:1", "stream": "orders"})
+    assert isinstance(options.servers, Servers)
+    assert options.servers.credentials == "/of/the/driver"
