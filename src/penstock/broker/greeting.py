@@ -41,6 +41,10 @@ class Guard(Protocol):
         """Whether everybody has to log in now."""
 
     @property
+    def brokers_prove(self) -> bool:
+        """Whether who says that it is a broker has to prove it."""
+
+    @property
     def is_current(self) -> bool:
         """Whether this broker knows who there is: else it says of nobody that he is not."""
 
@@ -58,6 +62,7 @@ class Unguarded:
     """Nobody has to prove anything."""
 
     is_guarded = False
+    brokers_prove = False
     is_current = True
 
     def begin_login(self) -> ServerHandshake:
@@ -98,7 +103,7 @@ class Greeting:
     @property
     def is_stranger(self) -> bool:
         """Whether it was taken for a broker without a proof, and would have to show one by now."""
-        return self._guard.is_guarded and self.broker_id is not None and not self.is_broker
+        return self._guard.brokers_prove and self.broker_id is not None and not self.is_broker
 
     def check_frame(self, frame: Frame) -> None:
         """RemoteError bad_frame: its checksums are not as those of the first one."""
@@ -129,7 +134,9 @@ class Greeting:
         return None
 
     def check_allowed(self, api: int) -> None:
-        """RemoteError bad_request: only brokers ask that."""
+        """RemoteError bad_request: only brokers ask that, or no broker does."""
+        if self.is_peer and Api.HELLO < api < Api.PEER_HELLO:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "that is asked by clients, and this is the connection of a broker")
         if api > Api.PEER_HELLO and not self.is_peer:
             text = "that is asked between brokers; the first request of one is peer_hello"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
@@ -160,7 +167,7 @@ class Greeting:
             raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
         if self.who is not None and not self.is_broker:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"user {self.who.name!r} is no broker")
-        if self._guard.is_guarded and not self.is_broker:
+        if self._guard.brokers_prove and not self.is_broker:
             text = (
                 "brokers of this cluster prove that they know its secret: start all of them with the same "
                 "cluster_secret_file"

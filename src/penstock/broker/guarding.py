@@ -69,6 +69,11 @@ class Guarding:
         return self._access.is_guarded
 
     @property
+    def brokers_prove(self) -> bool:
+        """Where everybody has to log in; and, where there is a secret, while it is not known whether they have to."""
+        return self._access.is_guarded or (self.secret is not None and self._access.is_unknown)
+
+    @property
     def is_current(self) -> bool:
         """Whether it is known who there is."""
         return self._access.is_current

@@ -261,7 +261,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_stranger(self) -> bool:
-        return not self.is_proven and self._guarding is not None and self._guarding.is_guarded
+        return not self.is_proven and self._guarding is not None and self._guarding.brokers_prove
 
     def _greeted(self, hello: HelloResponse) -> None:
         guarding = self._guarding

@@ -42,7 +42,7 @@ class Users:
     def _list(self, caller: Hashable, request: ListUsersRequest, raw: bytes | memoryview, now: Now) -> None:
         users = self._image().users
         who = "" if self._access.who is None else self._access.who.name
-        names = [name for name in sorted(users) if self._access.is_free or name in (who, EVERYBODY)]
+        names = sorted(users) if self._access.is_free else sorted({who, EVERYBODY} & set(users))
         if request.names is not None:
             names = [name for name in names if name in request.names]
         names = [name for name in names if name > request.after]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -63,8 +64,10 @@ from penstock.messages import (
     VerifyRequest,
 )
 from penstock.metadata.snapshot import encode_image
+from penstock.vfs.faulty import Fault, nth
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.staging import QUERY, staged_stream
+from tests.unit.node.test_expiry import block
 
 ANN, BOB = Principal("ann", 0), Principal("bob", 0)
 GROUP = "billing"
@@ -242,8 +245,8 @@ CASES = {
     ),
     "report archived": Case(
         plain(lambda b: ReportArchivedRequest(stream_id=stream_id(b), archive="lake", end_offset=1, archived_epoch=1)),
-        on(COMMIT),
-        off(COMMIT),
+        (*on(COMMIT), Rule(COMMIT, stream="orders", group="lak*")),
+        COMMIT_NEARLY,
     ),
     "commit offsets": Case(
         plain(
@@ -421,6 +424,20 @@ def test_a_rule_about_subjects_allows_rows_on_them(broker) -> None:
         assert broker.values("orders") == [b"1", b"2", b"3"]
 
 
+def test_who_may_append_on_some_subjects_takes_nothing_of_the_others(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("rolled", "rolled.>", allow_rollup=True)
+        broker.append("rolled", b"1", subject="rolled.a")
+    allow(broker, Rule(APPEND, subject="rolled.b"))
+    request = AppendRequest(stream_id=stream_id(broker, "rolled"))
+    with asking(broker, "bob"):
+        refused = broker.refusal(request, batch_of([("rolled.b", None, b"2", block("Nats-Rollup: all"))]))
+        assert refused.code == ErrorCode.NOT_AUTHORIZED
+        broker.request(request, batch_of([("rolled.b", None, b"3", block("Nats-Rollup: sub"))]))
+    with asking(broker, "ann"):
+        assert broker.values("rolled") == [b"1", b"3"]
+
+
 def test_a_rule_about_subjects_allows_a_fetch_of_these(broker) -> None:
     allow(broker, Rule(READ, subject="orders.eu.>"))
     number = stream_id(broker)
@@ -513,6 +530,33 @@ def test_who_has_not_logged_in_is_told_no_more_than_how(broker) -> None:
 def test_a_broker_that_was_told_so_lets_nobody_in_before_there_are_users() -> None:
     broker = Broker(requires_login=True).start()
     assert broker.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
+
+
+def test_a_broker_that_knew_of_users_asks_for_a_login_whatever_it_has_read(broker) -> None:
+    """A snapshot may be older than the first user, and the log behind it applied only once others are heard."""
+    assert "guarded" in broker.memory.list("")
+    again = Broker()
+    again.memory.open("guarded", create=True)  # as if all of the metadata were yet to come
+    again.start()
+    assert not again.node.access._image().users
+    assert again.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
+
+
+def test_where_nobody_is_a_user_nothing_is_marked() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    assert "guarded" not in broker.memory.list("")
+
+
+def test_what_cannot_be_marked_is_marked_with_the_next_change(broker) -> None:
+    again = Broker().start()
+    again.vfs.plan = nth(0, Fault(errno.ENOSPC), path_end="guarded")
+    again.request(user("ann", Rule(Operation.ADMIN)))
+    assert "guarded" not in again.memory.list("")
+    assert any("start with --auth" in one for one in again.notices)
+    again.who = who(again, "ann")
+    again.create("orders")
+    assert "guarded" in again.memory.list("")
 
 
 def test_the_first_user_is_made_once_where_everybody_has_to_log_in() -> None:
