@@ -6,7 +6,7 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -179,31 +179,13 @@ def read(
             batches = all_partitions(client, info, from_place, to_place, follow, seconds, where)
             why = f"{info.name} holds none there; --follow waits for what comes"
         else:
-            number = partition or 0
-            begin = place_of(client, info, number, from_place, seconds)
-            stop = None if to_place is None else _offset(client, info, number, to_place, seconds)
+            begin = place_of(client, info, partition or 0, from_place, seconds)
+            stop = None if to_place is None else _offset(client, info, partition or 0, to_place, seconds)
             if follow:
-                batches = following(
-                    client,
-                    info,
-                    begin.offset,
-                    stop,
-                    seconds,
-                    for_ever=timeout is None,
-                    partition=partition,
-                    where=where,
-                )
+                more: dict[str, Any] = {"for_ever": timeout is None, "partition": partition, "where": where}
+                batches = following(client, info, begin.offset, stop, seconds, **more)
             else:
-                source = client.read(
-                    info,
-                    begin.offset,
-                    end=stop,
-                    partition=number,
-                    batch_rows_max=BATCH_ROWS_MAX,
-                    timeout=seconds,
-                    where=where,
-                )
-                batches = _with_progress(begin, source)
+                batches = _with_progress(client, info, begin, stop, seconds, partition or 0, where)
             why = _why_nothing(info.name, begin, stop)
         with closing(batches):
             wanted = seen.counted(_limited(batches, limit))
@@ -307,8 +289,25 @@ class _Seen:
             yield batch
 
 
-def _with_progress(at: OffsetAt, source: Batches) -> Batches:
-    """The batches, with a bar where the messages themselves go elsewhere than to the terminal."""
+def _with_progress(
+    client: Client,
+    info: StreamInfo,
+    at: OffsetAt,
+    stop: int | None,
+    timeout: float,
+    partition: int,
+    where: Filter | None,
+) -> Batches:
+    """One partition, with a bar where the messages themselves go elsewhere than to the terminal."""
+    source = client.read(
+        info,
+        at.offset,
+        end=stop,
+        partition=partition,
+        batch_rows_max=BATCH_ROWS_MAX,
+        timeout=timeout,
+        where=where,
+    )
     with closing(source):
         if sys.stdout.isatty() or not sys.stderr.isatty():
             yield from source
