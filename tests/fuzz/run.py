@@ -46,7 +46,7 @@ HOT = BUILD / "penstock" / "hot"
 STATE = BUILD / "state.json"
 SANITIZE = "-fsanitize=address,undefined"
 INPUTS = 10_000_000
-ROUND_SECONDS = 30.0
+ROUND_SECONDS = 20.0
 TRACE_SECONDS = 5.0
 """Of CPU."""
 TRACE_INPUTS = 20_000
@@ -239,7 +239,7 @@ def coverage(targets: list[str], options: argparse.Namespace, state: State) -> b
             "target": target,
             "seed": options.seed,
             "inputs": TRACE_INPUTS,
-            "seconds": TRACE_SECONDS,
+            "seconds": TRACE_SECONDS * (3 if TARGETS[target].is_slow else 1),
             "trace": True,
             "keep": str(folder),
             "corpus": str(BUILD / "corpus" / target),
@@ -331,7 +331,14 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="also targets that have a finding")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs did")
     parser.add_argument("--replay", type=Path, help="run only the input in this file, of one target")
-    parser.add_argument("--table", action="store_true", help="only show what was done")
+    parser.add_argument(
+        "--table",
+        nargs="?",
+        const=STATE,
+        type=Path,
+        metavar="FILE",
+        help="only show what was done, or what FILE records",
+    )
     parser.add_argument("--record", type=Path, help="write what was done to this JSON file, too")
     options = parser.parse_args()
     if unknown := set(options.targets.split(",")) - TARGETS.keys():
@@ -357,7 +364,8 @@ def main() -> int:
         went_well = coverage(targets, options, read_state())
     elif not options.table:
         went_well = Runner(options, targets).run()
-    print(f"\n{table(read_state(), targets)}")
+    known = read_state() if options.table in (None, STATE) else json.loads(options.table.read_text())["targets"]
+    print(f"\n{table(known, targets)}")
     if options.record:
         record(read_state(), options.record, options.seed)
     return 0 if went_well else 1

@@ -303,6 +303,8 @@ def folder(modules: Modules, data: bytes) -> object:
     log.close()
     is_known = checkpoints.read(vfs, DIRECTORY).newest is not None
     again = open_log(vfs, _CONFIG)
+    if again.damage and state is LogState.WRITABLE:
+        return f"{state} {cuts} {told} found later"  # an index had vouched for it, until a reader came
     if state is LogState.READ_ONLY and not is_known:
         # Nothing says what was flushed, and an index that vouched for damage may be gone by now: then it is cut.
         return f"{state} {cuts} {told} in doubt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -622,3 +623,85 @@ async def test_what_was_sent_before_a_refusal_was_heard_is_answered(broker) -> N
             for number in range(200, 200 + limits.IN_FLIGHT_REQUESTS_MAX + 1):
                 raw.ask(MetadataRequest(names=()), number)
             assert await raw.is_closed(), "nobody stays who does not log in anew"
+
+
+SMALL_LOG = (  # the snapshot of the metadata is older than what happens last
+    "-c",
+    "from penstock.base import limits; limits.METADATA_LOG_BYTES_MAX = 8_000; from penstock.cli import main; main()",
+    "serve",
+)
+
+
+async def test_a_rule_that_is_dropped_again_is_gone_everywhere_when_that_is_said(tmp_path) -> None:
+    with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
+        cluster.log_in(Credentials.password("admin", PASSWORD))
+        await cluster.all_live()
+        leader = await cluster.metadata_leader()
+        other = next(number for number in cluster.brokers if number != leader)
+        async with cluster.client(leader) as first, cluster.client(leader) as second:
+            await first.create_stream("orders", "orders.>", replicas=3)
+            may = rule("read", stream="orders")
+            await first.users.create("bob", token_credential("bob"), rules=[may])
+            cluster.brokers[other].signal(signal.SIGSTOP)
+            waiting = asyncio.create_task(first.users.change_rules("bob", drop=[may], timeout=30))
+
+            async def is_dropped() -> bool:
+                return all(not one.rules for one in (await second.users.all()).users if one.name == "bob")
+
+            await eventually(is_dropped, "the leader goes by it")
+            again = asyncio.create_task(second.users.change_rules("bob", drop=[may], timeout=30))
+            done, _ = await asyncio.wait({waiting, again}, return_when=asyncio.FIRST_COMPLETED)
+            brokers = (await second.status()).brokers
+            assert not next(one for one in brokers if one.broker_id == other).is_live, done  # it would serve bob
+            cluster.brokers[other].signal(signal.SIGCONT)
+            await asyncio.gather(waiting, again)
+
+
+@pytest.mark.parametrize("has_users_before", [True, False])
+async def test_a_broker_that_starts_serves_nobody_by_what_is_past(tmp_path, has_users_before) -> None:
+    arguments = in_cluster(tmp_path)
+    with running_cluster(tmp_path, 3, *(arguments if has_users_before else arguments[:2]), started=False) as cluster:
+        for broker in cluster.brokers.values():
+            broker.program = SMALL_LOG
+        if has_users_before:
+            cluster.log_in(Credentials.password("admin", PASSWORD))
+        cluster.start()
+        await cluster.all_live()
+        leader = await cluster.metadata_leader()
+        other = next(number for number in cluster.brokers if number != leader)
+        token = token_credential("bob")
+        async with cluster.client(leader) as client:
+            await client.create_stream("orders", "orders.>", replicas=3)
+            stream_id = (await client.stream("orders")).stream_id
+            await client.append("orders", [{"subject": "orders.eu", "value": b"1"}])
+            await cluster.in_sync("orders", {1, 2, 3}, leader)
+            if has_users_before:
+                await client.users.create("bob", token, rules=[rule("read", stream="orders")])
+            for number in range(60):
+                await client.create_stream(f"s{number}", f"s{number}.>")
+            if has_users_before:
+                cluster.brokers[other].kill()
+                await client.users.delete("bob", timeout=20)
+            else:
+                await client.users.create("admin", password_credential(PASSWORD), rules=[ADMIN], timeout=20)
+                cluster.brokers[other].kill()
+        for number, broker in cluster.brokers.items():
+            if number != other:
+                broker.signal(signal.SIGSTOP)
+        cluster.brokers[other].launch()
+        cluster.brokers[other].logged("waiting for a majority")
+        shown = Credentials.token(token.token) if has_users_before else None
+        for _ in range(5):
+            assert not await _is_served(cluster.brokers[other].client_address, stream_id, shown)
+
+
+async def _is_served(address: str, stream_id: int, credentials: Credentials | None) -> bool:
+    """Whether somebody gets rows from that broker itself."""
+    try:
+        async with asyncio.timeout(5), aio.connect(address, credentials=credentials) as client:
+            until = asyncio.get_running_loop().time() + 3
+            connection = await client._link._connections.at(address, until)
+            _, raw = await connection.call(FetchRequest(stream_id=stream_id, offset=0), b"", until)
+            return bool(raw)
+    except (PenstockError, TimeoutError, OSError):
+        return False

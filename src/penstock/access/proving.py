@@ -6,7 +6,7 @@ credentials holds one line: a token, an nkey seed (SU…), or USER:PASSWORD.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +17,12 @@ from penstock.access.users import user_name_mistake
 from penstock.base import limits
 
 TOKEN_PREFIX = "pst_"
+
+PASSWORD_ITERATIONS = range(limits.PASSWORD_ITERATIONS_MIN, limits.PASSWORD_ITERATIONS_MAX + 1)
+"""Fewer, and who listens in the place of a broker has a password hashed so often only, and tries many."""
+
+TOKEN_ITERATIONS = range(1, 2)
+"""A secret of 256 bits is not guessed."""
 
 
 class Proof(Protocol):
@@ -42,6 +48,7 @@ class Credentials:
     secret: str = field(repr=False)
     is_nkey: bool = False
     is_token: bool = False
+    iterations: Collection[int] = PASSWORD_ITERATIONS  # that whoever asks may ask for
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -60,7 +67,7 @@ class Credentials:
         user, _, credential_id = user.rpartition("_")
         if not token.startswith(TOKEN_PREFIX) or not rest or not credential_id or user_name_mistake(user) is not None:
             raise ValueError(f"that is no token: one begins with {TOKEN_PREFIX}, and holds a user, an id and a secret")
-        return cls(f"{user}/{credential_id}", rest, is_token=True)
+        return cls(f"{user}/{credential_id}", rest, is_token=True, iterations=TOKEN_ITERATIONS)
 
     @classmethod
     def nkey(cls, seed: str) -> Credentials:
@@ -89,9 +96,7 @@ class _ScramProof:
     mechanism = scram.MECHANISM
 
     def __init__(self, credentials: Credentials, nonce: str, known: dict[tuple[bytes, int], bytes]) -> None:
-        # Else who listens in the place of a broker would have a password hashed once, and try many.
-        least = 1 if credentials.is_token else limits.PASSWORD_ITERATIONS_MIN
-        self._client = ScramClient(credentials.name, credentials.secret, nonce, iterations_min=least)
+        self._client = ScramClient(credentials.name, credentials.secret, nonce, iterations=credentials.iterations)
         self._secret = credentials.secret
         self._known = known
 

@@ -9,7 +9,7 @@ stream the rows whose subjects do, where the request says which those are. `admi
 |------------------|--------------------------------------------------------------------------------|
 | `read`           | messages, offsets                                                              |
 | `append`         | rows over the socket, staged or not (over NATS, NATS's own permissions govern) |
-| `create`         | existence                                                                      |
+| `create`         | existence; on subjects only, since a stream stores what comes there            |
 | `alter`          | config, partitions, intake                                                     |
 | `delete`         | end, or that of its oldest messages                                            |
 | `commit_offsets` | groups of consumers: where they are, who their members are; archives           |
@@ -67,6 +67,8 @@ def rule_mistake(rule: Rule) -> str | None:
     if rule.operation is Operation.ADMIN:
         is_bare = not (rule.stream or rule.subject) and rule.group == EVERYTHING
         return None if is_bare else "admin allows everything: it has no stream, subject or group"
+    if rule.operation is Operation.CREATE and not rule.subject:
+        return "create is allowed on subjects, whatever the name: who makes a stream chooses what comes into it"
     if bool(rule.stream) == bool(rule.subject):
         return f"{rule.operation} is allowed on a stream or on a subject: give one of them"
     if rule.group != EVERYTHING and rule.operation is not Operation.COMMIT_OFFSETS:

@@ -19,9 +19,9 @@ import hashlib
 import hmac
 import re
 import unicodedata
+from collections.abc import Collection
 from typing import NamedTuple
 
-from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 
 MECHANISM = "SCRAM-SHA-256"
@@ -104,11 +104,12 @@ class ScramServer:
 class ScramClient:
     """The other side. `salted` may be remembered by who is asked again with the same salt."""
 
-    def __init__(self, name: str, secret: str, nonce: str, *, iterations_min: int = 1) -> None:
+    def __init__(self, name: str, secret: str, nonce: str, *, iterations: Collection[int]) -> None:
+        """`iterations`: how many it takes, of whoever asks: more would only keep it busy, fewer tell the secret."""
         self._bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
         self._nonce = nonce
         self._secret = secret
-        self._iterations_min = iterations_min
+        self._iterations = iterations
         self._signature = b""
 
     def first(self) -> bytes:
@@ -120,7 +121,7 @@ class ScramClient:
         fields = _fields(_text(challenge), "rsi")
         iterations = int(fields["i"]) if re.fullmatch(r"[0-9]{1,9}", fields["i"]) else 0
         is_ours = fields["r"].startswith(self._nonce) and len(fields["r"]) > len(self._nonce)
-        if not is_ours or not self._iterations_min <= iterations <= limits.PASSWORD_ITERATIONS_MAX:
+        if not is_ours or iterations not in self._iterations:
             raise refused("the broker's challenge is none that this client answers")
         return _bytes(fields["s"]), iterations
 

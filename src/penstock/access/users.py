@@ -120,9 +120,14 @@ def credential_mistake(credential: Credential) -> str | None:
     if credential.kind is CredentialKind.NKEY:
         is_sound = re.fullmatch(r"U[A-Z2-7]{55}", credential.public_key) is not None
         return None if is_sound else "an nkey that is not the public key of a user (U…)"
-    least = limits.PASSWORD_ITERATIONS_MIN if credential.kind is CredentialKind.PASSWORD else 1
-    if not least <= credential.iterations <= limits.PASSWORD_ITERATIONS_MAX:
-        return f"{credential.iterations} iterations; from {least} to {limits.PASSWORD_ITERATIONS_MAX} are taken"
-    if not 16 <= len(credential.salt) <= 64 or len(credential.stored_key) != 32 or len(credential.server_key) != 32:
+    # Alike for all, or who has another number, or another length, would be told from somebody who is not there.
+    wanted = limits.PASSWORD_ITERATIONS if credential.kind is CredentialKind.PASSWORD else 1
+    if credential.iterations != wanted:
+        return f"{credential.iterations} iterations; of a {credential.kind} {wanted} are taken"
+    if (
+        len(credential.salt) != limits.SALT_BYTES
+        or len(credential.stored_key) != 32
+        or len(credential.server_key) != 32
+    ):
         return "a salt or a key of the wrong length"
     return None

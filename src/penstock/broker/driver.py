@@ -192,7 +192,8 @@ class Driver:
             caller.connection.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"), None)
             return
         try:
-            who = THE_BROKER if caller.connection.is_peer else caller.connection.who
+            is_broker = caller.connection.is_peer or caller.connection.greeting.is_broker
+            who = THE_BROKER if is_broker else caller.connection.who
             self._node.request(caller, request, raw, self.now(), who)
         except Exception:  # noqa: BLE001 (reported, and answered)
             # A mistake in the program that one request has found: it must not take the other clients with it.

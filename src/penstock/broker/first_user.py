@@ -31,17 +31,27 @@ def first_user(password: str, now_us: int, *, salt: bytes) -> User:
 
 def drawn_password(data_dir: Path) -> tuple[str, bool]:
     """The password in the file of a data directory, made if it is not there; whether it was. OperationalError."""
-    text, is_new = _drawn(data_dir / FILE, f"{NAME}:{secrets.token_urlsafe(24)}")
-    return text.partition(":")[2], is_new
+    file = data_dir / FILE
+    text, is_new = _drawn(file, f"{NAME}:{secrets.token_urlsafe(24)}")
+    name, _, password = text.partition(":")
+    if name != NAME or not password:
+        raise OperationalError(
+            f"{file} does not hold {NAME}:PASSWORD; restore it, or delete it if no user was made yet"
+        )
+    return password, is_new
 
 
 def shared_secret(folder: Path) -> str:
     """The secret that brokers of one machine share, made if it is not there. OperationalError."""
-    return _drawn(folder / SECRET_FILE, secrets.token_urlsafe(32))[0]
+    file = folder / SECRET_FILE
+    secret = _drawn(file, secrets.token_urlsafe(32))[0]
+    if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
+        raise OperationalError(f"{file} is cut off; restore it, or delete it: all brokers of this machine get another")
+    return secret
 
 
 def _drawn(file: Path, text: str) -> tuple[str, bool]:
-    """What is in the file, and False; or `text`, which is there from now on, and True."""
+    """What is in the file, and False; or `text`, which is there from now on, all of it, and True."""
     try:
         with file.open("rb") as opened:
             return opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().strip(), False
@@ -49,12 +59,15 @@ def _drawn(file: Path, text: str) -> tuple[str, bool]:
         pass
     except (OSError, UnicodeDecodeError) as error:
         raise OperationalError(f"cannot read {file}: {error}") from error
+    new = file.with_name(f"{file.name}.new")
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(f"{text}\n".encode())
             opened.flush()
             os.fsync(opened.fileno())
+        new.rename(file)
     except OSError as error:
         raise OperationalError(f"cannot write {file}: {error.strerror or error}") from error
     return text, True

@@ -41,6 +41,10 @@ class Guard(Protocol):
         """Whether everybody has to log in now."""
 
     @property
+    def brokers_prove(self) -> bool:
+        """Whether who says that it is a broker has to prove it."""
+
+    @property
     def is_current(self) -> bool:
         """Whether this broker knows who there is: else it says of nobody that he is not."""
 
@@ -58,6 +62,7 @@ class Unguarded:
     """Nobody has to prove anything."""
 
     is_guarded = False
+    brokers_prove = False
     is_current = True
 
     def begin_login(self) -> ServerHandshake:
@@ -98,7 +103,7 @@ class Greeting:
     @property
     def is_stranger(self) -> bool:
         """Whether it was taken for a broker without a proof, and would have to show one by now."""
-        return self._guard.is_guarded and self.broker_id is not None and not self.is_broker
+        return self._guard.brokers_prove and self.broker_id is not None and not self.is_broker
 
     def check_frame(self, frame: Frame) -> None:
         """RemoteError bad_frame: its checksums are not as those of the first one."""
@@ -121,13 +126,17 @@ class Greeting:
             return self._log_in(request)
         elif isinstance(request, PeerHelloRequest):
             self._check_peer(request)
+        elif self.is_broker and self.broker_id is None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "a broker says peer_hello next")
         elif not self.is_open:
             text = "this cluster has everybody log in, and nobody has: give credentials"
             raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
         return None
 
     def check_allowed(self, api: int) -> None:
-        """RemoteError bad_request: only brokers ask that."""
+        """RemoteError bad_request: only brokers ask that, or no broker does."""
+        if self.is_peer and Api.HELLO < api < Api.PEER_HELLO:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "that is asked by clients, and this is the connection of a broker")
         if api > Api.PEER_HELLO and not self.is_peer:
             text = "that is asked between brokers; the first request of one is peer_hello"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
@@ -158,14 +167,15 @@ class Greeting:
             raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
         if self.who is not None and not self.is_broker:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"user {self.who.name!r} is no broker")
-        if self._guard.is_guarded and not self.is_broker:
+        if self._guard.brokers_prove and not self.is_broker:
             text = (
                 "brokers of this cluster prove that they know its secret: start all of them with the same "
                 "cluster_secret_file"
             )
             raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
-        if self.broker_id not in (None, request.broker_id):
-            text = f"this connection is that of broker {self.broker_id}"
+        proved = self.who.made_index if self.who is not None else request.broker_id
+        if self.broker_id not in (None, request.broker_id) or proved != request.broker_id:
+            text = f"this connection is that of broker {self.broker_id or proved}"
             raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
 
     def _may_be_peer(self, request: Request) -> bool:

@@ -6,6 +6,7 @@ one no other broker is let in where anybody has to log in. It is long, and kept 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from penstock.access.handshake import Principal, ServerHandshake
@@ -14,18 +15,31 @@ from penstock.access.scram import Verifier, verifier_of
 from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.messages import AuthenticateResponse
 from penstock.node.access import Access
-from penstock.node.metadata_link import THE_BROKER
+
+_BROKERS = re.compile(re.escape(BROKER) + r"/([1-9][0-9]{0,9})/(0|[1-9][0-9]{0,9})")
 
 
 class ClusterSecret:
-    """What brokers of a cluster know, and nobody else."""
+    """What brokers of a cluster know, and nobody else.
+
+    A proof names who proves it and to whom, `$broker/2/3`: what broker 2 says to one that it takes for broker 3 is
+    worth nothing to any other one, nor to itself. A broker that joins does not know whom it asks: 0.
+    """
 
     def __init__(self, text: str, salt: bytes) -> None:
         """`salt`: drawn by chance for each start."""
         self.verifier = verifier_of(text, salt, limits.CLUSTER_SECRET_ITERATIONS)
-        self.credentials = Credentials(BROKER, text, is_token=True)
+        self._text = text
+        self._salted: dict[tuple[bytes, int], bytes] = {}
+
+    def credentials(self, own: BrokerId, to: BrokerId) -> Credentials:
+        """For one broker to log in to another; no other number of iterations is taken than all brokers have."""
+        only = (limits.CLUSTER_SECRET_ITERATIONS,)
+        name = f"{BROKER}/{own}/{to}"
+        return Credentials(name, self._text, is_token=True, iterations=only, _salted=self._salted)
 
 
 class Guarding:
@@ -37,6 +51,7 @@ class Guarding:
         secret: ClusterSecret | None,
         nonce: Callable[[], str],
         *,
+        broker_id: BrokerId,
         cluster_id: Callable[[], str],
         nats_urls: tuple[str, ...],
     ) -> None:
@@ -44,6 +59,7 @@ class Guarding:
         self.secret = secret
         self.nonce = nonce
         self._access = access
+        self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._nats_urls = nats_urls
 
@@ -51,6 +67,11 @@ class Guarding:
     def is_guarded(self) -> bool:
         """Whether everybody has to log in now."""
         return self._access.is_guarded
+
+    @property
+    def brokers_prove(self) -> bool:
+        """Where everybody has to log in; and, where there is a secret, while it is not known whether they have to."""
+        return self._access.is_guarded or (self.secret is not None and self._access.is_unknown)
 
     @property
     def is_current(self) -> bool:
@@ -74,8 +95,11 @@ class Guarding:
 
     def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
         """Of the name of a user, of a token, or of brokers."""
-        if name == BROKER:
-            return None if self.secret is None else (self.secret.verifier, THE_BROKER)
+        if (found := _BROKERS.fullmatch(name)) is not None:
+            is_meant = int(found[2]) in (self._broker_id, 0)
+            if self.secret is None or not is_meant:
+                return None
+            return self.secret.verifier, Principal(BROKER, int(found[1]))
         return self._access.verifier(name)
 
     def holder(self, public_key: str) -> Principal | None:

@@ -64,7 +64,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     """See the module's rules."""
 
     def __init__(self, owner: HttpOwner, answer: Callable[[Asked], Awaitable[Answer]]) -> None:
-        self.is_waiting = True  # for a request, and owes nothing
+        self.is_waiting = True  # for a request, or for the client to close: it owes nothing
         self._owner = owner
         self._answer = answer
         self._loop = asyncio.get_running_loop()
@@ -185,14 +185,18 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _end(self) -> None:
         """Say that nothing more comes; the client, or the patience, closes."""
-        self._is_ending = True
+        self._is_ending = self.is_waiting = True
         if self._transport.is_closing():
             return
         if self._protocol.their_state is h11.CLOSED:  # it has closed its side already
             self._transport.close()
         else:
-            self._transport.write_eof()
-            self._transport.resume_reading()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has gone meanwhile
+                self._transport.abort()
+            else:
+                self._transport.resume_reading()
 
     def _send(self, answer: Answer, *, is_last: bool, has_body: bool) -> None:
         headers = [

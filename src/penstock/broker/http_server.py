@@ -52,7 +52,8 @@ class HttpServer:
         """One more; there may be one too many."""
         self._connections[connection] = None
         if len(self._connections) > limits.HTTP_CONNECTIONS_MAX:
-            next(one for one in self._connections if one.is_waiting).cut()  # it may be the new one
+            others = [one for one in self._connections if one is not connection]
+            next((one for one in others if one.is_waiting), others[0]).cut()  # whoever keeps a place does not keep it
 
     def closed(self, connection: HttpConnection) -> None:
         """Forget it."""

@@ -261,13 +261,14 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_stranger(self) -> bool:
-        return not self.is_proven and self._guarding is not None and self._guarding.is_guarded
+        return not self.is_proven and self._guarding is not None and self._guarding.brokers_prove
 
     def _greeted(self, hello: HelloResponse) -> None:
         guarding = self._guarding
         if guarding is not None and guarding.secret is not None and hello.proves_brokers:
             self.state = PeerState.PROVING
-            self._proof = guarding.secret.credentials.proof(guarding.nonce)
+            shown = guarding.secret.credentials(self._hello.broker_id, self._peer_id or BrokerId(0))
+            self._proof = shown.proof(guarding.nonce)
             self._say(self._proof.first())
         elif self._is_stranger:
             self.end("it does not prove to be a broker of this cluster: start all with the same cluster_secret_file")

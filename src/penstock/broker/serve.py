@@ -313,6 +313,7 @@ def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
         node.access,
         secret,
         lambda: secrets.token_urlsafe(24),
+        broker_id=settings.broker_id,
         cluster_id=lambda: node.cluster_id,
         nats_urls=settings.nats_urls,
     )

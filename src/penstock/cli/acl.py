@@ -198,7 +198,7 @@ for _name, _command, _lines in (
         (
             "penstock acl add billing read,commit_offsets --stream orders --group 'billing-*'",
             "penstock acl add loader append --subject 'orders.eu.>'",
-            "penstock acl add platform create,alter,delete --stream '*'",
+            "penstock acl add platform create,alter,delete --subject 'platform.>'",
             "# everybody who has logged in",
             "penstock acl add '*' read --stream prices",
         ),

@@ -7,6 +7,7 @@ directory, with or without its broker; `rewrap` changes the headers of files and
 from __future__ import annotations
 
 import os
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,7 +149,7 @@ def _put_first(file: Path, line: str) -> None:
         before = ""
     content = f"{line}\n{before}"
     parse_keys(content)  # the id may be there already
-    beside = file.with_name(f"{file.name}.new")
+    beside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.new")  # one that was left is in nobody's way
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as opened_file:
         opened_file.write(content)
         opened_file.flush()

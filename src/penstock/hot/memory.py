@@ -109,6 +109,8 @@ def append(target: bytearray, text: bytes, begin: int, end: int) -> None:
 
 def append_base64(target: bytearray, text: bytes, begin: int, end: int) -> bool:
     """Put what text[begin:end] encodes behind `target`; False, and nothing, if it is not base64 to the letter."""
+    if (end - begin) % 4 or text[begin:end].endswith(b"==="):  # which some Pythons let pass behind a whole group
+        return False
     try:
         target += binascii.a2b_base64(text[begin:end], strict_mode=True)
     except binascii.Error:

@@ -248,6 +248,7 @@ class CreateUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="c
     created_us: int
     by: str = ""
     is_first: bool = False  # only if there is none
+    chance: bytes = b""  # of the first one: see `ClusterImage.decoy_key`
 
 
 class AlterUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_user"):

@@ -217,6 +217,7 @@ class ClusterImage:
     loads: Mapping[BrokerId, BrokerLoad] = field(default_factory=dict)  # follows from `streams`; never changed in place
     cluster_id: str = ""
     users: PersistentMap[str, User] = field(default_factory=PersistentMap)  # by name; EVERYBODY among them
+    decoy_key: bytes = b""  # drawn with the first user: what those are shown is made of it who are no users
     acted: int = 0  # the index of the last command that somebody is answerable for; see `acts`
 
     @property

@@ -11,7 +11,7 @@ the image (metadata/image.py). Limits that a later version may draw tighter are 
                               | archived: the fields of Archived in their order
                               | counts | marks: the fields of Mark in their order
 
-    users (version 3)         the fields of User in their order, by name | the index of the last act
+    users (version 3)         the fields of User in their order, by name | the index of the last act | the key of decoys
 
 Where a stream has got more partitions, the version is 2: who does not know of that would look for keys elsewhere.
 Where there are users, it is 3: who does not know of them would let everybody in.
@@ -54,6 +54,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     streams: tuple[StreamState, ...]
     users: tuple[User, ...] = ()
     acted: int = 0
+    decoy_key: bytes = b""
 
 
 class _WithoutUsers(msgspec.Struct, frozen=True, array_like=True):
@@ -87,9 +88,8 @@ def encode_image(image: ClusterImage) -> bytes:
     streams = tuple(state for _, state in sorted(image.streams.items()))
     if image.users:
         users = tuple(user for _, user in sorted(image.users.items()))
-        return _encoder.encode(
-            _Snapshot(SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams, users, image.acted)
-        )
+        before = (SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams)
+        return _encoder.encode(_Snapshot(*before, users, image.acted, image.decoy_key))
     version = _WITHOUT_USERS if any(state.counts for state in streams) else _FIRST_VERSION
     return _encoder.encode(_WithoutUsers(version, image.index, image.cluster_id, brokers, streams))
 
@@ -123,6 +123,7 @@ def decode_image(data: bytes) -> ClusterImage:
         loads_of(snapshot.streams),
         snapshot.cluster_id,
         PersistentMap({user.name: user for user in snapshot.users}),
+        snapshot.decoy_key,
         snapshot.acted,
     )
 

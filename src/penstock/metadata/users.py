@@ -107,6 +107,8 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
     if not image.users and not user.is_admin:
         text = "the first user is to be an administrator: from then on everybody has to log in, and somebody must rule"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+    if not image.users:
+        image = replace(image, decoy_key=command.chance)
     return _with(image, user), Outcome(changed=True)
 
 

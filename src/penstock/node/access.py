@@ -15,7 +15,7 @@ Administrators get the state of such a broker, and nothing of what is stored.
 | fetch, get, list offsets               | `read`; of some subjects only, where the request says which             |
 | append, append once                    | `append`; on some subjects only: each row is looked at                  |
 | stage, publish, list published         | `append`, on the stream that it is for, and all of it                   |
-| create stream                          | `create`, with its name and subject                                     |
+| create stream                          | `create`, on its subject                                                |
 | alter stream, set intake               | `alter`                                                                 |
 | delete stream, truncate                | `delete`                                                                |
 | commit offsets, heartbeat of a member  | `commit_offsets`, of each stream, for the group                         |
@@ -28,7 +28,6 @@ Administrators get the state of such a broker, and nothing of what is stored.
 
 from __future__ import annotations
 
-import hmac
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -37,11 +36,12 @@ import msgspec
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
-from penstock.access.rules import Scope, scope
+from penstock.access.rules import Scope, name_matches, scope
 from penstock.access.scram import Verifier
 from penstock.access.users import EVERYBODY, PASSWORD_ID
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
+from penstock.groups.rows import OFFSETS_STREAM
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -82,6 +82,7 @@ from penstock.messages import (
 from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
+from penstock.node.denials import absent, denied, gone, unheard
 from penstock.node.internal import target_of
 from penstock.node.metadata_link import THE_BROKER
 
@@ -97,7 +98,6 @@ class _InUsers(NamedTuple):
 
     users: PersistentMap[str, User]
     holders: dict[str, tuple[User, Credential]]  # by public nkey
-    decoy_key: bytes
 
     @classmethod
     def of(cls, users: PersistentMap[str, User]) -> _InUsers:
@@ -107,9 +107,7 @@ class _InUsers(NamedTuple):
             for one in user.credentials:
                 if one.public_key:
                     holders.setdefault(one.public_key, (user, one))
-        eldest = min(users.values(), key=lambda user: user.made_index, default=None)
-        keys = (one.server_key or one.public_key.encode() for one in (eldest.credentials if eldest else ()))
-        return cls(users, holders, hmac.digest(b"penstock decoy", next(keys, b""), "sha256"))
+        return cls(users, holders)
 
 
 class Access:
@@ -120,7 +118,8 @@ class Access:
         image: Callable[[], ClusterImage],
         wall_us: Callable[[], int],
         *,
-        requires_login: bool = False,
+        requires_login: Callable[[], bool] = lambda: False,
+        has_begun_empty: Callable[[], bool] = lambda: False,
         is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_current`: whether what this broker has heard of cannot be long past."""
@@ -129,6 +128,7 @@ class Access:
         self._image = image
         self._wall_us = wall_us
         self._requires_login = requires_login
+        self._has_begun_empty = has_begun_empty
         self._known: dict[tuple[str, Operation, int], Scope] = {}  # of one image's users
         self._known_users: object = None
         self._found: _InUsers | None = None
@@ -172,7 +172,12 @@ class Access:
     @property
     def is_guarded(self) -> bool:
         """Whether everybody has to log in."""
-        return self._requires_login or self._image().is_guarded
+        return self._requires_login() or self._image().is_guarded
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is not known yet if anybody has to log in."""
+        return self._has_begun_empty() and not self.is_current
 
     # Who is known
 
@@ -199,8 +204,8 @@ class Access:
 
     @property
     def decoy_key(self) -> bytes:
-        """As `handshake.Directory`: the same on all brokers, and kept with what must not be known anyway."""
-        return self._in_users().decoy_key
+        """As `handshake.Directory`."""
+        return self._image().decoy_key
 
     def _in_users(self) -> _InUsers:
         """What is found by looking through all users, once for each version of them: nobody has logged in yet."""
@@ -269,8 +274,9 @@ class Access:
 
     def signed(self, command: C) -> C:
         """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
-        if not self._image().is_guarded or self.who is None or not hasattr(command, "at_us"):
+        if not self._image().is_guarded or self.who in (None, THE_BROKER) or not hasattr(command, "at_us"):
             return command
+        assert self.who is not None
         return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
 
     def is_ruler(self, name: str) -> bool:
@@ -282,7 +288,7 @@ class Access:
         if self.is_free:
             return names
         image = self._image()
-        found: set[str] = set()
+        found: set[str] = {OFFSETS_STREAM} & set(image.names) if self._has_groups else set()
         for rule in self.rules():
             if rule.stream.endswith("*"):
                 beginning = rule.stream[:-1]
@@ -307,8 +313,14 @@ class Access:
             raise denied(self.who, Operation.ADMIN, "")
 
     def may_see(self, state: StreamState) -> bool:
-        """Whether something may be done with a stream."""
+        """Whether something may be done with a stream; or it is where groups are, and somebody may have some."""
+        if state.name == OFFSETS_STREAM and self._has_groups:
+            return True
         return self.is_free or any(self._scope(one, state) for one in _ANY)
+
+    @property
+    def _has_groups(self) -> bool:
+        return any(rule.operation in (Operation.COMMIT_OFFSETS, Operation.READ) for rule in self.rules())
 
     def may_see_group(self, state: StreamState | None, group: str) -> bool:
         """Whether something may be known of a group in a stream."""
@@ -347,7 +359,7 @@ class Access:
         image = self._image()
         state = image.streams.get(StreamId(stream_id))
         if state is None:
-            raise _gone(stream_id) if stream_id <= image.index else _unheard(stream_id)
+            raise gone(stream_id) if stream_id <= image.index else unheard(stream_id)
         return state
 
     @property
@@ -365,7 +377,7 @@ class Access:
 
     def _denied(self, operation: Operation, state: StreamState) -> RemoteError:
         is_seen = self.may_see(state)
-        return denied(self.who, operation, f"stream {state.name!r}") if is_seen else _gone(state.stream_id)
+        return denied(self.who, operation, f"stream {state.name!r}") if is_seen else gone(state.stream_id)
 
     def _reading(self, request: FetchRequest) -> None:
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
@@ -409,25 +421,30 @@ class Access:
         image = self._image()
         state = image.by_name(name) if name in image.names else None
         if state is None or not self.may_see(state):
-            raise _absent(name)
+            raise absent(name)
         self._need(operation, state)
 
     def _archiving(self, request: ReportArchivedRequest) -> None:
-        self._need(Operation.COMMIT_OFFSETS, self._state(request.stream_id))
+        self._state(request.stream_id)
+        self._need_group(request.stream_id, request.archive)  # it is as a group is: it says how far it has come
 
     def _committing(self, request: CommitOffsetsRequest) -> None:
         for stream_id in {one.stream_id for one in request.offsets}:
             self._need_group(stream_id, request.group)
 
     def _joining(self, request: GroupHeartbeatRequest) -> None:
-        for stream_id in {*request.stream_ids, *(one.stream_id for one in request.owned)}:
+        stream_ids = {*request.stream_ids, *(one.stream_id for one in request.owned)}
+        for stream_id in stream_ids:
             self._need_group(stream_id, request.group)
+        commits = (rule for rule in self.rules() if rule.operation is Operation.COMMIT_OFFSETS)
+        if not stream_ids and not any(name_matches(rule.group, request.group) for rule in commits):
+            raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _need_group(self, stream_id: int, group: str) -> None:
         state = self._image().streams.get(StreamId(stream_id))
         if not self._of(Operation.COMMIT_OFFSETS, state, group).is_all:
             if state is not None and not self.may_see(state):
-                raise _gone(stream_id)
+                raise gone(stream_id)
             where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
 
@@ -440,13 +457,28 @@ class Access:
         """To anybody who has logged in: what is told is what they may know."""
 
     def _having_groups(self, request: OffsetsStreamRequest) -> None:
-        if not any(rule.operation in (Operation.COMMIT_OFFSETS, Operation.READ) for rule in self.rules()):
+        if not self._has_groups:
             raise denied(self.who, Operation.COMMIT_OFFSETS, "")
 
     def _altering_user(self, request: AlterUserRequest) -> None:
-        is_own = self.who is not None and request.name == self.who.name and request.quotas is None
-        if not is_own:
+        if not self._is_own(request):
             self.need_admin()
+
+    def _is_own(self, request: AlterUserRequest) -> bool:
+        """Whether somebody changes what he logs in with himself: not with a token, which may be of a program, and not
+        for longer than he may log in now.
+        """
+        who = self.who
+        if who is None or request.name != who.name or request.quotas is not None:
+            return False
+        if not who.credential_id:
+            return True  # another broker has looked
+        user = self._image().users.get(who.name)
+        shown = None if user is None else user.credential(who.credential_id)
+        if shown is None or shown.kind is CredentialKind.TOKEN:
+            return False
+        end_us = shown.expires_us
+        return end_us is None or all(one.expires_us is not None and one.expires_us <= end_us for one in request.add)
 
     def _testing(self, request: TestAccessRequest) -> None:
         if self.who is None or request.name != self.who.name:
@@ -457,25 +489,3 @@ class Access:
 
 
 _KNOWN_MAX = 100_000
-
-
-def denied(who: Principal | None, operation: Operation, where: str) -> RemoteError:
-    """What somebody is told who may not do that."""
-    name = "somebody" if who is None else who.name
-    on = f" on {where}" if where else ""
-    text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
-    return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)
-
-
-def _gone(stream_id: int) -> RemoteError:
-    """The same for one that was deleted and for one that is not for whoever asks."""
-    text = f"stream {stream_id} was deleted, or is none that you may see"
-    return RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=stream_id)
-
-
-def _unheard(stream_id: int) -> RemoteError:
-    return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id)
-
-
-def _absent(name: str) -> RemoteError:
-    return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}, or none that you may see", name=name)

@@ -290,7 +290,7 @@ class Administration:
             )
             creation.done(RemoteError(error.code, text))
 
-        self._propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
+        self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)  # nobody asked for that
 
     # Pause, resume, seal
 

@@ -44,6 +44,7 @@ from penstock.node.clean_stop import take_clean_stop
 from penstock.node.consequences import Consequences, Told
 from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
+from penstock.node.guarded import Guarded
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.observer import Place
@@ -91,6 +92,7 @@ class Cluster:
         self._consequences = consequences
         self._told = told
         self._belonging = Belonging(settings, outbox)
+        self.guarded = Guarded(vfs, settings, outbox)
         self._is_started = False
         self._is_heard = True
         self._runs = Runs(vfs)
@@ -143,7 +145,7 @@ class Cluster:
             info=self.info,
             access=self._access,
         )
-        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access)
+        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access, self._chance)
         self._applied_here = AppliedHere(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,
@@ -158,6 +160,7 @@ class Cluster:
         parts = (self.quorum, self.link, self._peers, self.standing)
         self.departure = Departure(*parts, self._outbox, self._clock)
         self._audit.begin(self.image)
+        self.guarded.open(self.image, has_data=has_data)
         self.quorum.start()
 
     def _new_standing(self, stopped: Incarnation | None, begins: Place) -> Standing:
@@ -212,7 +215,7 @@ class Cluster:
                 self._belonging.taken(response, self._clock().elapsed_us)
             elif isinstance(response, RemoteError) and is_older_copy(response):
                 self._belonging.older_copy(response)
-            elif isinstance(response, RemoteError) and self._is_too_early(response):
+            elif _is_too_early(response) and self.quorum.leader is not None:
                 self.standing.retry(self._clock())
             if is_own and isinstance(response, HeartbeatResponse):
                 self.quorum.confirm(lambda: done(response))  # it may be deposed, and not know it
@@ -220,9 +223,6 @@ class Cluster:
                 done(response)
 
         self.link.ask(request, answered)
-
-    def _is_too_early(self, refusal: RemoteError) -> bool:
-        return refusal.code == ErrorCode.NOT_METADATA_LEADER and self.quorum.leader is not None
 
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """A broker of this cluster, if it knows of one, can be asked."""
@@ -327,6 +327,7 @@ class Cluster:
 
     def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
         """A command was applied."""
+        self.guarded.look(self.image)
         if isinstance(outcome, Outcome):
             self._audit.applied(place.log_index, command, outcome)
         if isinstance(command, RegisterBroker) and command.broker_id == self._settings.broker_id:
@@ -344,6 +345,7 @@ class Cluster:
 
     def replaced(self, before: ClusterImage) -> None:
         """A snapshot took the place of the image."""
+        self.guarded.look(self.image)
         self._audit.begin(self.image)
         if self._is_started:
             self._tell_cluster_id()
@@ -490,3 +492,8 @@ class Cluster:
         self._users.stop(error)
         self._applied_here.stop(error)
         self.quorum.stop(error)
+
+
+def _is_too_early(response: Response | RemoteError) -> bool:
+    """Whether somebody was asked who does not lead yet, or no more."""
+    return isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER

@@ -89,6 +89,7 @@ class Enquiries:
             names = [name for name in dict.fromkeys(request.names) if name in image.names]
             if len(names) < len(set(request.names)):
                 self._cluster.check_knows()  # that there is none is an answer, too
+            names = [name for name in names if self._access.may_see(image.by_name(name))]
             _check_partitions([image.by_name(name) for name in names])
         else:
             if not image.cluster_id:

@@ -33,7 +33,7 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
-from penstock.metadata.commands import CreateUser, FormCluster
+from penstock.metadata.commands import FormCluster
 from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
@@ -148,9 +148,13 @@ class MetadataLeader:
         def done(outcome: Outcome | RemoteError) -> None:
             self._is_making = False  # refused, as by a full disk: with the next tick again
 
-        self._is_making = True
         user = self._first_user()
-        self._quorum.propose(CreateUser(user=user, created_us=user.created_us, is_first=True), done)
+        try:
+            command = self._users.creation(user, is_first=True, is_set_up=True)
+        except RemoteError:  # a broker of an earlier version is in the cluster: with a later tick again
+            return
+        self._is_making = True
+        self._quorum.propose(command, done)
 
     def _alter_offsets(self) -> None:
         """Have `__offsets` be as this version makes it."""

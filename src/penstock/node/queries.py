@@ -302,6 +302,9 @@ class CheckAppend:
         if self.rules.own is not None:
             self.rules.own.check(codec.read_rows(self.raw))  # it gets numbers of ours
         if self.rules.allowed is not None:
+            if asked.rollup_row >= 0:
+                text = "nothing was stored: a rollup of all takes messages on subjects on which you may not append"
+                raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append")
             _check_allowed(codec.read_rows(self.raw), self.rules.allowed)
         self.asked = None if self._is_staged else asked
         self.message = codec.own_copy(self.raw)

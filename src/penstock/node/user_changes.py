@@ -9,6 +9,7 @@ and all are of a version that knows what a user is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -60,7 +61,10 @@ class UserChanges:
         broker_id: BrokerId,
         clock: Callable[[], Now],
         access: Access,
+        chance: Any,
     ) -> None:
+        """`chance` is a seeded generator, such as random.Random."""
+        self._chance = chance
         self._quorum = quorum
         self._peers = peers
         self._broker_id = broker_id
@@ -130,13 +134,14 @@ class UserChanges:
         check_change_rules(self._image, change)
         return change
 
-    def creation(self, user: User, *, by: str = "", is_first: bool = False) -> CreateUser:
+    def creation(self, user: User, *, by: str = "", is_first: bool = False, is_set_up: bool = False) -> CreateUser:
         """The command that makes a user. RemoteError: it cannot be made, or everybody cannot log in yet."""
         check_create_user(self._image, user)
-        command = CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first)
+        chance = b"" if self._image.users else self._chance.randbytes(32)
+        command = CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first, chance=chance)
         if (error := unknown_to(self._image.brokers.values(), command)) is not None:
             raise error
-        if not self._image.users:
+        if not (self._image.users or is_set_up):
             self._check_ready()
         return command
 

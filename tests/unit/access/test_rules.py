@@ -101,6 +101,7 @@ def test_groups() -> None:
     "rule",
     [
         Rule(Operation.READ),
+        Rule(Operation.CREATE, stream="orders-*"),
         Rule(Operation.READ, stream="a", subject="b"),
         Rule(Operation.READ, stream="a", group="g"),
         Rule(Operation.READ, stream="a*b"),
@@ -121,7 +122,7 @@ def test_what_cannot_be_a_rule(rule) -> None:
     [
         Rule(Operation.ADMIN),
         Rule(Operation.READ, stream="*"),
-        Rule(Operation.CREATE, stream="orders-*"),
+        Rule(Operation.CREATE, subject="orders.>"),
         Rule(Operation.APPEND, subject="orders.*.>"),
         Rule(Operation.COMMIT_OFFSETS, subject=">", group="billing"),
     ],

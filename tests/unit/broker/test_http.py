@@ -193,6 +193,20 @@ async def test_there_are_so_many_connections_and_the_oldest_that_waits_makes_roo
             writer.close()
 
 
+@pytest.mark.parametrize(
+    "sent", [b"nonsense\r\n\r\n", request("/large"), b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"]
+)
+async def test_who_holds_all_places_and_does_not_close_keeps_nobody_out(sent: bytes) -> None:
+    async with serving() as served:
+        held = [await served.connect() for _ in range(limits.HTTP_CONNECTIONS_MAX * 2)]
+        for _, writer in held:
+            writer.write(sent)
+        for number in range(3):
+            assert b"GET /more" in await served.said(request("/more")), number
+        for _, writer in held:
+            writer.transport.abort()
+
+
 async def test_a_connection_is_good_for_so_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_REQUESTS_MAX", 3)
     async with serving() as served:

@@ -51,6 +51,12 @@ def test_a_file_of_keys_is_made_for_one_user_and_gets_the_new_key_first(tmp_path
     assert sorted(tmp_path.iterdir()) == [file]
 
 
+def test_what_a_killed_command_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "keys.new").touch()
+    run("new", "--file", str(tmp_path / "keys"))
+    assert len(parse_keys((tmp_path / "keys").read_text()).ids) == 1
+
+
 def test_what_is_in_use_is_listed_by_stream(tmp_path: Path) -> None:
     made(tmp_path, parse_keys(run("new", "old")))
     RealVfs(tmp_path).open("streams/00000005-plain/0/00000000000000000000.arrows", create=True).write_at(0, b"\xff" * 8)

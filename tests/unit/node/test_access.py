@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -66,8 +67,10 @@ from penstock.messages import (
     VerifyRequest,
 )
 from penstock.metadata.snapshot import encode_image
+from penstock.vfs.faulty import Fault, nth
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.staging import QUERY, staged_stream
+from tests.unit.node.test_expiry import block
 
 ANN, BOB = Principal("ann", 0), Principal("bob", 0)
 GROUP = "billing"
@@ -221,17 +224,12 @@ CASES = {
     ),
     "create": Case(
         plain(lambda b: CreateStreamRequest(config=StreamConfig(name="orders-eu", subject="eu.orders.>"))),
+        (Rule(Operation.CREATE, subject="eu.>"), Rule(Operation.CREATE, subject=">"), Rule(Operation.ADMIN)),
         (
-            Rule(Operation.CREATE, stream="orders-*"),
-            Rule(Operation.CREATE, stream="orders-eu"),
-            Rule(Operation.CREATE, subject="eu.>"),
-            Rule(Operation.ADMIN),
-        ),
-        (
-            Rule(Operation.CREATE, stream="orders"),
             Rule(Operation.CREATE, subject="eu.*"),
-            Rule(Operation.ALTER, stream="*"),
             Rule(Operation.CREATE, subject="orders.>"),
+            Rule(Operation.ALTER, stream="*"),
+            Rule(Operation.ALTER, subject="eu.>"),
         ),
     ),
     "alter": Case(
@@ -250,8 +248,8 @@ CASES = {
     ),
     "report archived": Case(
         plain(lambda b: ReportArchivedRequest(stream_id=stream_id(b), archive="lake", end_offset=1, archived_epoch=1)),
-        on(COMMIT),
-        off(COMMIT),
+        (*on(COMMIT), Rule(COMMIT, stream="orders", group="lak*")),
+        COMMIT_NEARLY,
     ),
     "commit offsets": Case(
         plain(
@@ -396,7 +394,7 @@ def test_streams_with_which_nothing_may_be_done_are_not_there(broker) -> None:
         broker.create("prices")
     allow(broker, Rule(READ, stream="orders"))
     with asking(broker, "bob"):
-        assert set(broker.streams()) == {"orders"}
+        assert set(broker.streams()) == {"__offsets", "orders"}
         assert not broker.ask(MetadataRequest(names=("prices",)), MetadataResponse).streams
         assert not broker.ask(FindStreamsRequest(subject="prices.x"), FindStreamsResponse).streams
         refused = broker.refusal(DeleteStreamRequest(name="prices"))
@@ -430,6 +428,20 @@ def test_a_rule_about_subjects_allows_rows_on_them(broker) -> None:
         assert broker.values("orders") == [b"1", b"2", b"3"]
 
 
+def test_who_may_append_on_some_subjects_takes_nothing_of_the_others(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("rolled", "rolled.>", allow_rollup=True)
+        broker.append("rolled", b"1", subject="rolled.a")
+    allow(broker, Rule(APPEND, subject="rolled.b"))
+    request = AppendRequest(stream_id=stream_id(broker, "rolled"))
+    with asking(broker, "bob"):
+        refused = broker.refusal(request, batch_of([("rolled.b", None, b"2", block("Nats-Rollup: all"))]))
+        assert refused.code == ErrorCode.NOT_AUTHORIZED
+        broker.request(request, batch_of([("rolled.b", None, b"3", block("Nats-Rollup: sub"))]))
+    with asking(broker, "ann"):
+        assert broker.values("rolled") == [b"1", b"3"]
+
+
 def test_a_rule_about_subjects_allows_a_fetch_of_these(broker) -> None:
     allow(broker, Rule(READ, subject="orders.eu.>"))
     number = stream_id(broker)
@@ -445,7 +457,7 @@ def test_what_penstock_keeps_for_itself_is_not_read_with_a_wildcard(broker) -> N
     allow(broker, Rule(READ, stream="*"), Rule(READ, subject=">"), Rule(APPEND, stream="*"))
     request = FetchRequest(stream_id=stream_id(broker, "__offsets"), offset=0)
     with asking(broker, "bob"):
-        assert broker.refusal(request).code == ErrorCode.STREAM_CHANGED
+        assert broker.refusal(request).code == ErrorCode.NOT_AUTHORIZED
     allow(broker, Rule(READ, stream="__offsets"))
     with asking(broker, "bob"):
         broker.ask(request, FetchResponse)
@@ -544,6 +556,33 @@ def test_a_broker_that_was_told_so_lets_nobody_in_before_there_are_users() -> No
     assert broker.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
 
 
+def test_a_broker_that_knew_of_users_asks_for_a_login_whatever_it_has_read(broker) -> None:
+    """A snapshot may be older than the first user, and the log behind it applied only once others are heard."""
+    assert "guarded" in broker.memory.list("")
+    again = Broker()
+    again.memory.open("guarded", create=True)  # as if all of the metadata were yet to come
+    again.start()
+    assert not again.node.access._image().users
+    assert again.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
+
+
+def test_where_nobody_is_a_user_nothing_is_marked() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    assert "guarded" not in broker.memory.list("")
+
+
+def test_what_cannot_be_marked_is_marked_with_the_next_change(broker) -> None:
+    again = Broker().start()
+    again.vfs.plan = nth(0, Fault(errno.ENOSPC), path_end="guarded")
+    again.request(user("ann", Rule(Operation.ADMIN)))
+    assert "guarded" not in again.memory.list("")
+    assert any("start with --auth" in one for one in again.notices)
+    again.who = who(again, "ann")
+    again.create("orders")
+    assert "guarded" in again.memory.list("")
+
+
 def test_the_first_user_is_made_once_where_everybody_has_to_log_in() -> None:
     made = []
 
@@ -618,12 +657,12 @@ def test_pages_of_streams_tell_of_none_that_is_not_for_him(broker) -> None:
             if (after := page.next_after) is None:
                 break
             assert after == seen[-1]
-    assert seen == ["alpha", "payroll", "zeta"]
+    assert seen == ["__offsets", "alpha", "payroll", "zeta"]
     allow(broker)
     with asking(broker, "ann"):
         broker.request(ChangeRulesRequest(name="bob", drop=(Rule(READ, subject="payroll.eu.>"),)))
     with asking(broker, "bob"):
-        page = broker.ask(MetadataRequest(streams_max=1), MetadataResponse)
+        page = broker.ask(MetadataRequest(streams_max=1, after="__offsets"), MetadataResponse)
         assert page.next_after == "alpha"
         page = broker.ask(MetadataRequest(streams_max=1, after="alpha"), MetadataResponse)
         assert ([info.name for info in page.streams], page.next_after) == (["zeta"], None)
@@ -655,3 +694,35 @@ def test_a_credential_is_since_now_whatever_the_clock_of_the_client_says(broker)
         broker.request(AlterUserRequest(name="bob", add=(msgspec.structs.replace(credential(), created_us=-7),)))
     (kept,) = broker.node.access._image().user("bob").credentials
     assert kept.created_us == broker.clock.wall_us
+
+
+@pytest.mark.parametrize("subject", ["_INBOX.>", "$JS.>", "$PENSTOCK.offsets", "$SYS.>", "prices.>"])
+def test_who_may_make_streams_on_what_is_his_hears_nothing_else(broker, subject) -> None:
+    allow(broker, Rule(Operation.CREATE, subject="mine.>"), Rule(READ, stream="mal-*"))
+    if subject != "prices.>":
+        allow(broker, Rule(Operation.CREATE, subject=">"))
+    with asking(broker, "bob"):
+        made = CreateStreamRequest(config=StreamConfig(name="mal-1", subject=subject))
+        assert broker.refusal(made).code == ErrorCode.NOT_AUTHORIZED
+
+
+def test_a_token_makes_no_other_credential(broker) -> None:
+    token = msgspec.structs.replace(credential(), credential_id="t1", kind=CredentialKind.TOKEN, iterations=1)
+    soon = msgspec.structs.replace(credential(), expires_us=broker.clock.wall_us + 10**9)
+    with asking(broker, "ann"):
+        broker.request(AlterUserRequest(name="bob", add=(token, soon)))
+    user = broker.node.access._image().user("bob")
+    for one in user.credentials:
+        broker.who = Principal("bob", user.made_index, one.credential_id, one.mark)
+        refused = broker.refusal(AlterUserRequest(name="bob", add=(credential(),)))
+        assert refused.code == ErrorCode.NOT_AUTHORIZED
+    broker.request(AlterUserRequest(name="bob", add=(soon,)))
+    assert len(broker.node.access._image().user("bob").credentials) == 2
+
+
+def test_who_has_groups_sees_where_they_are(broker) -> None:
+    allow(broker, Rule(COMMIT, stream="orders"))
+    with asking(broker, "bob"):
+        assert set(broker.streams()) == {"__offsets", "orders"}
+        request = FetchRequest(stream_id=stream_id(broker, "__offsets"), offset=0)
+        assert broker.refusal(request).code == ErrorCode.NOT_AUTHORIZED
