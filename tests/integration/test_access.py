@@ -563,9 +563,10 @@ async def _go_on(admin: aio.Client, servers: str, file: Path, *, rotations: int,
             tasks.create_task(is_member(read[1])),
         )
         writing = [tasks.create_task(writes(name)) for name in writers]
-        for number in range(rotations):
-            file.write_text(f"bob:password {number}\n")
-            await admin.users.alter("bob", add=[password_credential(f"password {number}")])
+        for number in range(rotations + 1):
+            if number:  # all are connected: who connects between the two is refused
+                file.write_text(f"bob:password {number}\n")
+                await admin.users.alter("bob", add=[password_credential(f"password {number}")])
             expected = len(written) + 100
 
             async def went_on(expected: int = expected) -> bool:
