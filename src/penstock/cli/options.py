@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 CONNECTION_PANEL = "Connection"
 CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # as of `client.credentials`, which loads more than a command needs
+# As of `client.credentials` and `client.tls`: what clients show, and whom they trust.
+_OF_CLIENTS = (
+    *(CREDENTIALS_VARIABLE, "PENSTOCK_TOKEN", "PENSTOCK_USER", "PENSTOCK_PASSWORD"),
+    *("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY"),
+)
 _COMPLETION_TIMEOUT_S = 1.0
 _SERVER_HELP = (
     "A broker, or several of a cluster; tls:// before it: through TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
@@ -30,6 +36,12 @@ class Globals(NamedTuple):
 
     server: str | None = None
     credentials: Path | None = None
+
+
+def among_brokers_of_its_own() -> None:
+    """For a command that starts brokers and is a client of theirs: forget what the environment says of other ones."""
+    for name in _OF_CLIENTS:
+        os.environ.pop(name, None)
 
 
 def _debug(value: bool) -> bool:
