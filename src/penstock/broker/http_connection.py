@@ -1,6 +1,6 @@
 """One HTTP connection: h11 says what the bytes mean, this says how long and how much.
 
-Rules: whoever connects holds little, and not for long. A read takes HTTP_READ_BYTES at most, a head may have
+Rules: whoever connects holds little, and not for long. A read takes HTTP_PIECE_BYTES at most, a head may have
 HTTP_HEAD_BYTES_MAX, and a body none. One request is answered at a time: while it is, nothing is read, so what is sent
 ahead waits in the client's own socket. From the first byte of the wait for a request until its head is there, and from
 the answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
@@ -10,7 +10,7 @@ the answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
 
 Through TLS it is the same, but for two things of asyncio's transport: it closes both ways at once, so whoever ends what
 it sends before it has the answer gets none; and it does not tell of the 64 KiB that wait below it. So an answer goes
-out in pieces of HTTP_WRITE_BYTES, one when the one before is taken, and those 64 KiB are all that is not seen.
+out in pieces of HTTP_PIECE_BYTES, one when the one before is taken, and those 64 KiB are all that is not seen.
 
 What still comes at the end is thrown away, until the client closes or the patience is over: closing a socket with
 unread input resets it, and the answer would be lost with it.
@@ -75,7 +75,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._answer = answer
         self._loop = asyncio.get_running_loop()
         self._is_encrypted = is_encrypted
-        self._buffer = memoryview(bytearray(limits.HTTP_READ_BYTES))  # asyncio's TLS writes into a slice of it
+        self._buffer = memoryview(bytearray(limits.HTTP_PIECE_BYTES))  # asyncio's TLS writes into a slice of it
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX)
         self._asked: Asked | None = None
         self._requests = 0
@@ -172,8 +172,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._be_patient()
         is_last = self._requests >= limits.HTTP_REQUESTS_MAX
         said = self._said(answer, is_last=is_last, has_body=self._asked.method != "HEAD")
-        for start in range(0, len(said), limits.HTTP_WRITE_BYTES):
-            self._transport.write(said[start : start + limits.HTTP_WRITE_BYTES])
+        for start in range(0, len(said), limits.HTTP_PIECE_BYTES):
+            self._transport.write(said[start : start + limits.HTTP_PIECE_BYTES])
             await self._has_written.wait()
         self._task = None
         if self._protocol.our_state is not h11.DONE or self._protocol.their_state is not h11.DONE:

@@ -34,9 +34,10 @@ from penstock.cli.bench_options import (
 )
 from penstock.cli.bench_peers import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
 from penstock.cli.bench_run import Place, running
+from penstock.cli.connection_options import among_brokers_of_its_own
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.help import Command, Group
-from penstock.cli.options import Debug, among_brokers_of_its_own, examples
+from penstock.cli.options import Debug, examples
 
 if TYPE_CHECKING:
     from penstock.bench.throughput import Plan, Wish

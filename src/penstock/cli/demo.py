@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from penstock.base import limits
+from penstock.cli.connection_options import among_brokers_of_its_own
 from penstock.cli.failure import clearly
-from penstock.cli.options import Debug, among_brokers_of_its_own, examples
+from penstock.cli.options import Debug, examples
 
 EXAMPLES = examples(
     "penstock demo",

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from penstock.cli.options import among_brokers_of_its_own
+from penstock.cli.connection_options import among_brokers_of_its_own
 from penstock.client import credentials, tls
 from tests.broker_process import OF_OTHERS
 
