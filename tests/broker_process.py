@@ -29,6 +29,14 @@ _SERVE = ("-c", "from penstock.cli import main; main()", "serve")
 _READY = re.compile(r"ready client=(\S+) nats=(\S+) data=")
 _LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
 _LOOK_S = 0.01  # between two looks at what cannot be waited for
+OF_OTHERS = {
+    "PENSTOCK_NATS": "nats://127.0.0.1:1",
+    "PENSTOCK_TLS_CA": "/nowhere/ca.pem",
+    "PENSTOCK_TLS_CERT": "/nowhere/client.pem",
+    "PENSTOCK_CREDENTIALS": "/nowhere/credentials",
+    "PENSTOCK_USER": "without a password",
+}
+"""Variables of brokers that somebody has: they must not reach those that a command starts for itself."""
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -26,17 +27,17 @@ class Got(NamedTuple):
 
 def url_of(broker: BrokerProcess) -> str:
     """Where the HTTP port of a broker is, as its log says."""
-    return broker.logged(r"metrics are at (http://\S+)/metrics").group(1)
+    return broker.logged(r"metrics are at (https?://\S+)/metrics").group(1)
 
 
-async def get(url: str, *, method: str = "GET", token: str | None = None) -> Got:
-    """Ask for a page."""
+async def get(url: str, *, method: str = "GET", token: str | None = None, trusted: ssl.SSLContext | None = None) -> Got:
+    """Ask for a page; `trusted`: through TLS."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(url, method=method, headers=headers)
 
     def ask() -> Got:
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
                 return Got(answer.status, answer.headers, answer.read().decode())
         except urllib.error.HTTPError as error:
             with error:
@@ -105,8 +106,8 @@ class Page:
         ]
 
 
-async def page_of(url: str, *, token: str | None = None) -> Page:
+async def page_of(url: str, *, token: str | None = None, trusted: ssl.SSLContext | None = None) -> Page:
     """The metrics of a broker."""
-    got = await get(f"{url}/metrics", token=token)
+    got = await get(f"{url}/metrics", token=token, trusted=trusted)
     assert (got.status, got.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     return Page(got.text)

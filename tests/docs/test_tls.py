@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +17,7 @@ from penstock.broker.config import load
 from penstock.broker.settings import SETTINGS
 from penstock.cli.app import app
 from tests.broker_process import broker_environment, running_broker
+from tests.metrics_page import get, url_of
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/tls.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -49,7 +53,7 @@ def serving(words: list[str], folder: Path) -> list[str]:
 
 def test_what_is_tried_works(tmp_path: Path) -> None:
     run(lines("penstock certs")[0], tmp_path)
-    open_line, strict_line = (words for words in lines("penstock serve") if "--cluster" not in words)
+    open_line, shown_line, strict_line = (words for words in lines("penstock serve") if "--cluster" not in words)
     with running_broker(tmp_path / "open", *serving(open_line, tmp_path)) as broker:
         server = broker.client_address
         plain, _, as_json = lines("penstock status")
@@ -66,6 +70,13 @@ def test_what_is_tried_works(tmp_path: Path) -> None:
         address = re.search(r"`(tls://127\.0\.0\.1:7422\?\S+)`", PAGE)
         assert address is not None
         run(["penstock", "status", "--server", address.group(1).replace("127.0.0.1:7422", server)], tmp_path)
+    with running_broker(tmp_path / "shown", *serving(shown_line, tmp_path)) as broker:
+        (asked,) = (block.split() for kind, block in BLOCKS if kind == "sh")
+        assert asked[:3] == ["curl", "-s", "--cacert"]
+        url = urlsplit(asked[4])
+        assert (url.scheme, url.netloc) == ("https", str(SETTINGS["http"].default))
+        trusted = ssl.create_default_context(cafile=tmp_path / asked[3])
+        assert asyncio.run(get(f"{url_of(broker)}{url.path}", trusted=trusted)).text == "ready\n"
     with running_broker(tmp_path / "strict", *serving(strict_line, tmp_path)) as broker:
         run(lines("penstock status")[1], tmp_path, PENSTOCK_SERVER=broker.client_address)
 
@@ -95,4 +106,4 @@ def test_every_option_that_it_names_is_there() -> None:
         command = stack.pop()
         known |= {name for one in command.params for name in one.opts}
         stack += getattr(command, "commands", {}).values()
-    assert set(re.findall(r"--tls-[a-z-]+", PAGE)) <= known
+    assert set(re.findall(r"--(?:http-)?tls[a-z-]*", PAGE)) <= known

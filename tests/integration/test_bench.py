@@ -24,6 +24,7 @@ from penstock.bench.report import Comparison, Report, read_json
 from penstock.bench.rounds import Measurement, publish_measure, untrue
 from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog
 from penstock.bench.throughput import publishing, reading, started
+from tests.broker_process import OF_OTHERS
 from tests.extent import needs_time
 
 TIMEOUT_S = 150.0
@@ -142,6 +143,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     )
     finished = subprocess.run(
         command("throughput", *arguments, "--json", str(file), "--html", f"{file}.html", "--dir", str(tmp_path)),
+        env={**os.environ, **OF_OTHERS},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.broker_process import OF_OTHERS
 from tests.extent import needs_time
 from tests.flights_package import flight, write_flights_package
 
@@ -35,8 +36,7 @@ def folder(tmp_path: Path) -> Path:
 @contextmanager
 def started(folder: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
     path = os.pathsep.join((str(folder / "site"), str(Path(penstock.__file__).parents[1])))
-    # A variable for another broker must not reach the demo's.
-    environment = {**os.environ, "PYTHONPATH": path, "PENSTOCK_NATS": "nats://127.0.0.1:1"}
+    environment = {**os.environ, "PYTHONPATH": path, **OF_OTHERS}
     environment["PWD"] = str(folder)
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "demo", *args],

@@ -13,14 +13,14 @@ import pytest
 import penstock
 from penstock.cli.demo_check import Disagreement
 from penstock.cli.demo_cluster import check
-from tests.broker_process import running_broker
+from tests.broker_process import OF_OTHERS, running_broker
 from tests.extent import needs_time
 
 TIMEOUT_S = 240.0
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1]), "PENSTOCK_NATS": "nats://h:1"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1]), **OF_OTHERS}
     command = [sys.executable, "-m", "penstock", "demo", *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

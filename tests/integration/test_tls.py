@@ -30,6 +30,7 @@ from penstock.wire import FrameDecoder, encode_request
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.certificates import Authority, Pair
 from tests.integration.raw_client import HELLO
+from tests.metrics_page import get, page_of, url_of
 
 SECRET = b"the text that nobody on the way may read " * 4
 _CLIENT_ONLY = (ExtendedKeyUsageOID.CLIENT_AUTH,)
@@ -426,6 +427,47 @@ async def test_new_certificates_are_taken_while_clients_come_and_go(tmp_path: Pa
             stopping.set()
             assert min(await asyncio.gather(*busy)) > 3
             assert (await stays.status()).broker_id == 1  # its connection has outlived them all
+
+
+# The HTTP port
+
+
+async def test_metrics_are_shown_through_tls_to_those_who_have_no_certificate(
+    authority: Authority, others: Authority, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    options = ("--http-tls", "--http", "127.0.0.1:0", "--http-token-file", str(tmp_path / "token"))
+    strict = ("--tls-client-ca", str(others.ca), "--tls-ca", str(authority.ca))
+    pair = authority.issue("shown")
+    with running_broker(tmp_path / "data", *with_pair(pair, *options, *strict)) as running:
+        url = url_of(running)
+        assert url.startswith("https://")
+        trusted = ssl.create_default_context(cafile=authority.ca)
+        assert (await get(f"{url}/readyz", trusted=trusted)).text == "ready\n"
+        assert (await get(f"{url}/metrics", trusted=trusted)).status == 401
+        assert (await page_of(url, token="s3cret", trusted=trusted)).value("penstock_ready") == 1
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            await get(f"{url}/readyz", trusted=ssl.create_default_context(cafile=others.ca))
+        with pytest.raises(OSError, match=r"[Rr]emote|[Rr]eset"):
+            await get(f"{url.replace('https', 'http')}/readyz")
+
+        authority.issue("shown")
+        running.signal(signal.SIGHUP)
+        await asyncio.to_thread(running.logged, "new certificates are in use")
+        host, _, port = url.removeprefix("https://").rpartition(":")
+        shown = await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))
+        assert x509.load_pem_x509_certificate(shown.encode()).serial_number == serial_in(pair)
+        assert (await get(f"{url}/healthz", trusted=trusted)).text == "ok\n"
+        assert "speaks no TLS" not in running.said
+        assert running.stop() == 0
+        assert "mistake" not in running.said
+
+
+def test_a_token_that_travels_plain_beside_tls_is_told(authority: Authority, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    options = ("--http", "0.0.0.0:0", "--http-token-file", str(tmp_path / "token"))
+    with running_broker(tmp_path / "data", *with_pair(authority.issue("plain"), *options)) as running:
+        assert "the HTTP port speaks no TLS, so its pages and its token can be read on the way" in running.said
 
 
 # Much

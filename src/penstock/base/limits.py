@@ -405,9 +405,9 @@ LOOP_LAG_INTERVAL_MS = 200  # between two looks at how late the event loop is
 DISK_LOOK_MS = 2_000  # a disk that has not answered by then does not answer
 HTTP_CONNECTIONS_MAX = 16  # who looks at a broker is one or two; each may hold one page
 HTTP_HEAD_BYTES_MAX = 8 * KIB  # of a request
-HTTP_READ_BYTES = 16 * KIB  # at once
+HTTP_PIECE_BYTES = 16 * KIB  # read or written at once
 HTTP_REQUESTS_MAX = 1_000  # on one connection
-HTTP_PATIENCE_MS = 10_000  # for the head of a request, and for the answer to be taken
+HTTP_PATIENCE_MS = 10_000  # for a TLS handshake, the head of a request, and for the answer to be taken
 METRIC_TURN = 64  # partitions looked at for it before the event loop may have another turn
 
 # Traces

@@ -92,6 +92,7 @@ class BrokerConfig:
     tls: BrokerTls  # for clients and brokers
     http: Address | None  # None: off
     http_token: str | None = field(repr=False)
+    http_tls: bool
     otlp_endpoint: str | None
     log_level: str
     log_format: str

@@ -122,6 +122,10 @@ def unprotected(listen: Address, *, insecure: bool) -> str | None:
 
 
 def _check_http(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+    if value_of(given, "http_tls") and "tls_cert" not in given and "tls_cert" not in mistakes.without_value:
+        mistakes.append(
+            f"{origin_of(given, 'http_tls')}: there is no TLS without a certificate; set tls_cert and tls_key"
+        )
     if value_of(given, "http") == OFF:
         return
     insecure, has_token = value_of(given, "insecure"), value_of(given, "http_token") is not None

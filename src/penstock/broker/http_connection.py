@@ -1,12 +1,16 @@
 """One HTTP connection: h11 says what the bytes mean, this says how long and how much.
 
-Rules: whoever connects holds little, and not for long. A read takes HTTP_READ_BYTES at most, a head may have
+Rules: whoever connects holds little, and not for long. A read takes HTTP_PIECE_BYTES at most, a head may have
 HTTP_HEAD_BYTES_MAX, and a body none. One request is answered at a time: while it is, nothing is read, so what is sent
 ahead waits in the client's own socket. From the first byte of the wait for a request until its head is there, and from
 the answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
 
     waits ──head──▶ answers ──answer──▶ writes ──all taken──▶ waits
       └── too large, nonsense, a body ──▶ an error ──▶ ends ──▶ closed
+
+Through TLS it is the same, but for two things of asyncio's transport: it closes both ways at once, so whoever ends what
+it sends before it has the answer gets none; and it does not tell of the 64 KiB that wait below it. So an answer goes
+out in pieces of HTTP_PIECE_BYTES, one when the one before is taken, and those 64 KiB are all that is not seen.
 
 What still comes at the end is thrown away, until the client closes or the patience is over: closing a socket with
 unread input resets it, and the answer would be lost with it.
@@ -63,12 +67,15 @@ class HttpOwner(Protocol):
 class HttpConnection(asyncio.BufferedProtocol):
     """See the module's rules."""
 
-    def __init__(self, owner: HttpOwner, answer: Callable[[Asked], Awaitable[Answer]]) -> None:
+    def __init__(
+        self, owner: HttpOwner, answer: Callable[[Asked], Awaitable[Answer]], *, is_encrypted: bool = False
+    ) -> None:
         self.is_waiting = True  # for a request, or for the client to close: it owes nothing
         self._owner = owner
         self._answer = answer
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(limits.HTTP_READ_BYTES)
+        self._is_encrypted = is_encrypted
+        self._buffer = memoryview(bytearray(limits.HTTP_PIECE_BYTES))  # asyncio's TLS writes into a slice of it
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX)
         self._asked: Asked | None = None
         self._requests = 0
@@ -84,11 +91,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """A client is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # so that it is known when all is taken
+        # So that it is known when all is taken; that of TLS pauses where there is as much as `high`, others above it.
+        transport.set_write_buffer_limits(high=1 if self._is_encrypted else 0, low=0)
         self._be_patient()
         self._owner.opened(self)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
         return self._buffer
 
@@ -104,7 +112,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return False
         self._protocol.receive_data(b"")
         self._go_on()
-        return True
+        return not self._is_encrypted  # TLS ends both ways at once
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -163,8 +171,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             answer = Answer(500, b"the broker made a mistake; its log says which\n")
         self._be_patient()
         is_last = self._requests >= limits.HTTP_REQUESTS_MAX
-        self._send(answer, is_last=is_last, has_body=self._asked.method != "HEAD")
-        await self._has_written.wait()
+        said = self._said(answer, is_last=is_last, has_body=self._asked.method != "HEAD")
+        for start in range(0, len(said), limits.HTTP_PIECE_BYTES):
+            self._transport.write(said[start : start + limits.HTTP_PIECE_BYTES])
+            await self._has_written.wait()
         self._task = None
         if self._protocol.our_state is not h11.DONE or self._protocol.their_state is not h11.DONE:
             self._end()
@@ -180,7 +190,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Say what is wrong, and close."""
         self.is_waiting = False
         if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._send(Answer(status, f"{text}\n".encode()), is_last=True, has_body=True)
+            self._transport.write(self._said(Answer(status, f"{text}\n".encode()), is_last=True, has_body=True))
         self._end()
 
     def _end(self) -> None:
@@ -190,6 +200,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         if self._protocol.their_state is h11.CLOSED:  # it has closed its side already
             self._transport.close()
+        elif self._is_encrypted:
+            self._transport.resume_reading()
+            self._transport.close()  # says so, and throws away what comes until the client does
         else:
             try:
                 self._transport.write_eof()
@@ -198,7 +211,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             else:
                 self._transport.resume_reading()
 
-    def _send(self, answer: Answer, *, is_last: bool, has_body: bool) -> None:
+    def _said(self, answer: Answer, *, is_last: bool, has_body: bool) -> memoryview:
+        """It as bytes."""
         headers = [
             ("content-type", answer.content_type),
             ("content-length", str(len(answer.body))),
@@ -210,7 +224,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if has_body:
             pieces.append(self._protocol.send(h11.Data(data=answer.body)))
         pieces.append(self._protocol.send(h11.EndOfMessage()))
-        self._transport.write(b"".join(piece for piece in pieces if piece))
+        return memoryview(b"".join(piece for piece in pieces if piece))
 
     # Time and the end
 

@@ -1,23 +1,31 @@
 """The HTTP port of a broker: for those who look at it, never for data.
 
-Rules: it is on the event loop of the broker, and may cost it little. At most HTTP_CONNECTIONS_MAX are connected; with
-one more the oldest goes that only waits, or the new one, if none does. What the port came to is logged.
+Rules: it is on the event loop of the broker, and may cost it little. At most HTTP_CONNECTIONS_MAX are connected, those
+in a handshake of TLS included; with one more the oldest goes that only waits, or the oldest of all, if none does. One
+is accepted in a turn of the loop: a handshake costs about a millisecond of it. A handshake has HTTP_PATIENCE_MS. What
+the port came to is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
+from penstock.broker.accepting import Acceptor
+from penstock.broker.complaints import Complaints
 from penstock.broker.http_connection import Answer, Asked, HttpConnection
 from penstock.broker.server import bind
 
 _log = logging.getLogger("penstock.http")
+
+_ACCEPTS_PER_TURN = 1
 
 
 def bind_http(address: Address, *, is_chosen: bool) -> tuple[list[socket.socket], Address]:
@@ -33,36 +41,83 @@ def bind_http(address: Address, *, is_chosen: bool) -> tuple[list[socket.socket]
 
 
 class HttpServer:
-    """Serves what `answer` says on sockets that listen."""
+    """Serves what `answer` says on sockets that listen; through TLS with the context that `tls` has for one more."""
 
-    def __init__(self, listeners: list[socket.socket], answer: Callable[[Asked], Awaitable[Answer]]) -> None:
-        self._listeners = listeners
+    def __init__(
+        self,
+        listeners: list[socket.socket],
+        answer: Callable[[Asked], Awaitable[Answer]],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._acceptor = Acceptor(self._loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
         self._answer = answer
-        self._servers: list[asyncio.Server] = []
-        self._connections: dict[HttpConnection, None] = {}  # the oldest first
+        self._tls = tls
+        self._connections: dict[HttpConnection, None] = {}  # the oldest first, handshakes included
+        self._beginning: dict[HttpConnection, socket.socket] = {}  # those of them that have no transport yet
+        self._tasks: set[asyncio.Task[None]] = set()  # one of each that is beginning
+        self._complaints = Complaints()
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin to accept."""
-        loop = asyncio.get_running_loop()
-        for listener in self._listeners:
-            server = await loop.create_server(lambda: HttpConnection(self, self._answer), sock=listener)
-            self._servers.append(server)
+        self._acceptor.start()
 
-    def opened(self, connection: HttpConnection) -> None:
-        """One more; there may be one too many."""
+    def _welcome(self, sock: socket.socket, peer: str) -> None:
+        connection = HttpConnection(self, self._answer, is_encrypted=self._tls is not None)
         self._connections[connection] = None
+        self._beginning[connection] = sock
+        task = self._loop.create_task(self._begin(connection, sock, peer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         if len(self._connections) > limits.HTTP_CONNECTIONS_MAX:
             others = [one for one in self._connections if one is not connection]
-            next((one for one in others if one.is_waiting), others[0]).cut()  # whoever keeps a place does not keep it
+            self._cut(next((one for one in others if one.is_waiting), others[0]))  # who keeps a place does not keep it
+
+    async def _begin(self, connection: HttpConnection, sock: socket.socket, peer: str) -> None:
+        """Give it its transport: with TLS, after the handshake."""
+        patience_s = None if self._tls is None else limits.HTTP_PATIENCE_MS / 1_000
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                sock,
+                ssl=None if self._tls is None else self._tls(),
+                ssl_handshake_timeout=patience_s,
+                ssl_shutdown_timeout=patience_s,
+            )
+        except OSError as error:
+            if connection in self._connections:  # else it was we who ended it
+                self._failed(peer, error)
+            self._connections.pop(connection, None)
+        finally:
+            self._beginning.pop(connection, None)
+
+    def _failed(self, peer: str, error: OSError) -> None:
+        reason = getattr(error, "reason", None) or error.strerror or str(error) or type(error).__name__
+        text = f"no TLS on the HTTP port with {peer}: {reason}"
+        if (line := self._complaints.line("handshake", text, int(self._loop.time() * 1e6))) is not None:
+            _log.info("%s", line)
+
+    def opened(self, connection: HttpConnection) -> None:
+        """Its handshake is over; it may have been cut meanwhile."""
+        self._beginning.pop(connection, None)
+        if connection not in self._connections:
+            connection.cut()
 
     def closed(self, connection: HttpConnection) -> None:
         """Forget it."""
         self._connections.pop(connection, None)
 
+    def _cut(self, connection: HttpConnection) -> None:
+        """Its place is free at once; the socket is closed in the next turns."""
+        del self._connections[connection]
+        if (sock := self._beginning.pop(connection, None)) is None:
+            connection.cut()
+        else:
+            with contextlib.suppress(OSError):  # it has gone already
+                sock.shutdown(socket.SHUT_RDWR)  # the handshake finds the end, and closes
+
     def stop(self) -> None:
         """Accept nobody any more, and close what is open. Twice is fine."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        self._acceptor.stop()
         for connection in list(self._connections):
-            connection.cut()
+            self._cut(connection)

@@ -56,7 +56,8 @@ class Observed:
                 exporter=exporter,
             )
             pages = Pages(driver, Looks(driver, config.data_dir), measures, token=config.http_token)
-            self._server = HttpServer(listeners, pages.answer)
+            tls = driver.tls.http_context if driver.tls is not None and config.http_tls else None
+            self._server = HttpServer(listeners, pages.answer, tls)
 
     async def start(self) -> None:
         """Be there for whoever asks, and say where."""
@@ -66,12 +67,14 @@ class Observed:
         if self._server is None:
             return
         self._lag.start()
-        await self._server.start()
+        self._server.start()
         wanted, address = self._config.http, self._address
-        if wanted is not None and address is not None and wanted.port not in (0, address.port):
-            _log.info("metrics are at http://%s/metrics: port %d is taken (--http sets another)", address, wanted.port)
-        else:
-            _log.info("metrics are at http://%s/metrics", address)
+        assert wanted is not None
+        assert address is not None
+        taken = "" if wanted.port in (0, address.port) else f": port {wanted.port} is taken (--http sets another)"
+        _log.info("metrics are at %s://%s/metrics%s", "https" if self._config.http_tls else "http", address, taken)
+        if self._config.tls and not self._config.http_tls and not address.is_loopback:
+            _log.warning("the HTTP port speaks no TLS, so its pages and its token can be read on the way: set http_tls")
 
     async def stop(self) -> None:
         """Be there no more. Twice is fine."""

@@ -21,6 +21,7 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.broker.accepting import Acceptor
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
@@ -35,7 +36,6 @@ _log = logging.getLogger("penstock.server")
 
 _BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
-_ACCEPT_PAUSE_S = 1.0
 
 
 def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
@@ -136,7 +136,7 @@ class Server:
         self._disk_of = disk_of
         self._loop = loop
         self._elapsed_us = elapsed_us
-        self._listeners = listeners
+        self._acceptor = Acceptor(loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
         self._line: deque[Connection] = deque()  # each is there once
         self._turn_scheduled = False
         self._all_closed = asyncio.Event()
@@ -145,29 +145,9 @@ class Server:
 
     def start(self) -> None:
         """Begin to accept."""
-        for listener in self._listeners:
-            self._loop.add_reader(listener.fileno(), self._accept, listener)
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            try:
-                sock, peer = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                # Out of file descriptors, most likely: what is open goes on, and new clients wait in the backlog.
-                _log.warning("cannot accept a connection: %s", error)
-                self._loop.remove_reader(listener.fileno())
-                self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again, listener)
-                return
-            self._welcome(sock, f"{peer[0]}:{peer[1]}")
-
-    def _accept_again(self, listener: socket.socket) -> None:
-        if listener in self._listeners:
-            self._loop.add_reader(listener.fileno(), self._accept, listener)
+        self._acceptor.start()
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
-        sock.setblocking(False)
         overload: RemoteError | None = None
         if len(self.connections) - len(self.peers) - len(self._strangers) >= self.connections_max:
             text = f"this broker has {self.connections_max} connections already, and takes no more"
@@ -348,10 +328,7 @@ class Server:
 
     def stop_listening(self) -> None:
         """Accept nobody any more."""
-        for listener in self._listeners:
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
-        self._listeners.clear()
+        self._acceptor.stop()
 
     async def finish(self, timeout_s: float) -> None:
         """Let the queued answers out, then close everything; at most `timeout_s`."""

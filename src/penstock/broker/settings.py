@@ -318,6 +318,13 @@ _TABLE = (
     ),
     Setting("http_token_file", read_path, None, "FILE", "File that holds that token.", names_file=True),
     Setting(
+        "http_tls",
+        read_boolean,
+        False,
+        "",
+        "Have the HTTP port speak TLS only, with the certificate of `tls_cert`; nobody is asked for one there.",
+    ),
+    Setting(
         "otlp_endpoint",
         read_http_url,
         None,

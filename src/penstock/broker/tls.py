@@ -58,6 +58,10 @@ class ServerTls:
         """For one more connection that comes."""
         return self._loaded.server
 
+    def http_context(self) -> ssl.SSLContext:
+        """For one more connection that comes to the HTTP port."""
+        return self._loaded.http
+
     def dialling(self, host: str) -> dict[str, Any]:
         """What asyncio's `create_connection` takes besides, to reach another broker at `host`. OperationalError."""
         context = self._loaded.dialling

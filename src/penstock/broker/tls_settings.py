@@ -38,6 +38,7 @@ class Loaded:
     """What the files hold."""
 
     server: ssl.SSLContext
+    http: ssl.SSLContext  # asks nobody for a certificate
     dialling: ssl.SSLContext | None  # to other brokers
     client_anchors: frozenset[bytes]  # the certificates of `tls_client_ca`
     broker_anchors: frozenset[bytes]  # those of `tls_ca`
@@ -104,9 +105,8 @@ class BrokerTls:
         own = _read(self.cert_file, certificates_in)
         anchors = {file: _read(file, _authorities_in) for file in (self.ca_file, client_ca_file) if file is not None}
         ends = {self.cert_file: own, **anchors}
-        server = self._context(ssl.PROTOCOL_TLS_SERVER)
-        server.options |= _ENABLE_KTLS | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_IGNORE_UNEXPECTED_EOF
-        server.num_tickets = 0
+        server, http = self._server_context(), self._server_context()
+        server.options |= _ENABLE_KTLS
         for file in anchors:
             server.load_verify_locations(file)
             server.verify_mode = ssl.CERT_OPTIONAL
@@ -117,12 +117,19 @@ class BrokerTls:
             dialling.load_verify_locations(self.ca_file)
         return Loaded(
             server,
+            http,
             dialling,
             frozenset(() if client_ca_file is None else anchors[client_ca_file]),
             frozenset(() if self.ca_file is None else anchors[self.ca_file]),
             min(map(end_us, own)),
             tuple((file, min(map(end_us, certificates))) for file, certificates in ends.items()),
         )
+
+    def _server_context(self) -> ssl.SSLContext:
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_IGNORE_UNEXPECTED_EOF
+        context.num_tickets = 0
+        return context
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         assert self.cert_file is not None

@@ -34,6 +34,7 @@ from penstock.cli.bench_options import (
 )
 from penstock.cli.bench_peers import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
 from penstock.cli.bench_run import Place, running
+from penstock.cli.connection_options import among_brokers_of_its_own
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, examples
@@ -54,6 +55,7 @@ app = typer.Typer(
         "# how long a message takes, with plots",
         "penstock bench latency --against jetstream --html latency.html",
     ),
+    callback=among_brokers_of_its_own,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

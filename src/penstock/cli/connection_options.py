@@ -20,6 +20,11 @@ from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, with_tls
 
 CONNECTION_PANEL = "Connection"
 CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # as of `client.credentials`, which loads more than a command needs
+# As of `client.credentials` and `client.tls`: what clients show, and whom they trust.
+_OF_CLIENTS = (
+    *(CREDENTIALS_VARIABLE, "PENSTOCK_TOKEN", "PENSTOCK_USER", "PENSTOCK_PASSWORD"),
+    *("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY"),
+)
 
 _KIND = inspect.Parameter.KEYWORD_ONLY
 
@@ -43,6 +48,12 @@ CredentialsOption = Annotated[
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
+
+
+def among_brokers_of_its_own() -> None:
+    """For a command that starts brokers and is a client of theirs: forget what the environment says of other ones."""
+    for name in _OF_CLIENTS:
+        os.environ.pop(name, None)
 
 
 def _parameter(name: str) -> inspect.Parameter:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.base import limits
+from penstock.cli.connection_options import among_brokers_of_its_own
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -58,6 +59,7 @@ def demo(
     PySpark, or a Java, is missing it says what it would fetch and how large that is, asks, and has pip install it into
     the environment that it runs in.
     """
+    among_brokers_of_its_own()
     if brokers == 1:
         if spark:
             from penstock.cli.demo_install import install_missing

@@ -1,10 +1,17 @@
-"""The HTTP port among rude clients: what they may send, hold and wait for. Sockets are real, time is short."""
+"""The HTTP port among rude clients: what they may send, hold and wait for. Sockets are real, time is short.
+
+Whatever is not about one of the two is tried plain and through TLS.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing, suppress
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +19,10 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker.http_connection import Answer, Asked
 from penstock.broker.http_server import HttpServer, bind_http
+from penstock.broker.tls import InThread, ServerTls
+from penstock.broker.tls_settings import BrokerTls
 from tests.broker_process import eventually
+from tests.certificates import Authority
 
 PAGE = b"x" * 64_000_000  # more than sockets hold
 DEADLINE_S = 20.0
@@ -23,8 +33,9 @@ class Served:
 
     server: HttpServer
 
-    def __init__(self) -> None:
+    def __init__(self, trusted: ssl.SSLContext | None) -> None:
         self.port = 0
+        self.trusted = trusted  # of clients; None: they come without TLS
         self.asked: list[str] = []
         self.let_go = asyncio.Event()
         self._is_asked = asyncio.Event()
@@ -37,6 +48,10 @@ class Served:
         """Whether nobody is connected."""
         return not self.server._connections
 
+    async def is_done(self) -> bool:
+        """Whether nothing is left of those who were."""
+        return not self.server._tasks
+
     async def answer(self, asked: Asked) -> Answer:
         self.asked.append(asked.target)
         self._is_asked.set()
@@ -47,7 +62,11 @@ class Served:
         return Answer(200, PAGE if asked.target == "/large" else f"{asked.method} {asked.target}".encode())
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port, limit=len(PAGE) * 2)
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=len(PAGE) * 2, ssl=self.trusted)
+
+    def dialled(self) -> socket.socket:
+        """A socket that has said nothing."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
 
     async def said(self, sent: bytes) -> bytes:
         """All that comes until the server closes."""
@@ -63,16 +82,44 @@ class Served:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Served]:
+async def served_with(trusted: ssl.SSLContext | None, tls: ServerTls | None) -> AsyncIterator[Served]:
     listeners, address = bind_http(Address("127.0.0.1", 0), is_chosen=True)
-    served = Served()
-    server = HttpServer(listeners, served.answer)
-    await server.start()
+    served = Served(trusted)
+    server = HttpServer(listeners, served.answer, None if tls is None else tls.http_context)
+    server.start()
     served.port, served.server = address.port, server
     try:
         yield served
     finally:
         server.stop()
+        await eventually(served.is_done, "all are closed")
+
+
+Serving = Callable[[], AbstractAsyncContextManager[Served]]
+
+
+class Certificates:
+    """Those of a server, and who trusts them; certificates are asked for on the port of clients, and not here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder)
+        pair = self.authority.issue("broker")
+        settings = BrokerTls(pair.cert, pair.key, ca_file=self.authority.ca, client_ca_file=self.authority.ca)
+        self.server = ServerTls(settings)
+        self.trusted = ssl.create_default_context(cafile=self.authority.ca)
+
+    def serving(self) -> AbstractAsyncContextManager[Served]:
+        return served_with(self.trusted, self.server)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(params=["plain", "tls"])
+def serving(request: pytest.FixtureRequest, certificates: Certificates) -> Serving:
+    return certificates.serving if request.param == "tls" else lambda: served_with(None, None)
 
 
 def request(target: str, *headers: str, method: str = "GET", last: bool = True) -> bytes:
@@ -80,7 +127,7 @@ def request(target: str, *headers: str, method: str = "GET", last: bool = True) 
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def test_requests_sent_ahead_are_answered_in_order_one_by_one() -> None:
+async def test_requests_sent_ahead_are_answered_in_order_one_by_one(serving: Serving) -> None:
     async with serving() as served:
         ahead = b"".join(request(f"/{number}", last=number == 9) for number in range(10))
         said = await served.said(ahead)
@@ -91,12 +138,13 @@ async def test_requests_sent_ahead_are_answered_in_order_one_by_one() -> None:
         ]
 
 
-async def test_while_one_is_answered_nothing_more_is_read() -> None:
+async def test_while_one_is_answered_nothing_more_is_read(serving: Serving) -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(request("/slow", last=False))
         await served.is_asked()
-        writer.write(request("/next", last=False) * 1_000_000)  # megabytes that nobody takes in
+        for _ in range(2):  # asyncio's TLS does not tell of what the transport below it has taken from it first
+            writer.write(request("/next", last=False) * 1_000_000)  # megabytes that nobody takes in
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(writer.drain(), 0.5)
         assert served.asked == ["/slow"]
@@ -119,7 +167,7 @@ async def test_while_one_is_answered_nothing_more_is_read() -> None:
         (request("/broken"), b"500"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_and_closed(sent: bytes, status: bytes) -> None:
+async def test_what_makes_no_sense_is_refused_and_closed(serving: Serving, sent: bytes, status: bytes) -> None:
     async with serving() as served:
         said = await served.said(sent)
         assert said.startswith(b"HTTP/1.1 " + status), said[:200]
@@ -127,14 +175,16 @@ async def test_what_makes_no_sense_is_refused_and_closed(sent: bytes, status: by
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", request("/")[:-2]])
-async def test_who_sends_a_request_too_slowly_is_cut_off(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_sends_a_request_too_slowly_is_cut_off(
+    serving: Serving, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 100)
     async with serving() as served:
         assert await served.said(sent) == b""
         assert served.asked == []
 
 
-async def test_a_drop_now_and_then_buys_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_drop_now_and_then_buys_no_time(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 200)
     async with serving() as served:
         reader, writer = await served.connect()
@@ -150,32 +200,32 @@ async def test_a_drop_now_and_then_buys_no_time(monkeypatch: pytest.MonkeyPatch)
         writer.close()
 
 
-async def test_who_does_not_take_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_take_the_answer_is_cut_off(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 300)
     async with serving() as served:
-        loop = asyncio.get_running_loop()
-        import socket
+        reader, writer = await served.connect()
+        assert isinstance(writer.transport, asyncio.Transport)
+        writer.transport.pause_reading()
+        writer.write(request("/large"))
+        await served.is_asked()
+        await eventually(served.is_empty, "it is cut off while it takes nothing")
+        writer.transport.resume_reading()
+        taken = b""
+        with suppress(ConnectionResetError):
+            while data := await asyncio.wait_for(reader.read(1 << 20), DEADLINE_S):
+                taken += data
+        assert len(taken) < len(PAGE)
+        writer.close()
 
-        with socket.create_connection(("127.0.0.1", served.port)) as client:
-            client.setblocking(False)
-            await loop.sock_sendall(client, request("/large"))
-            await served.is_asked()
-            await eventually(served.is_empty, "it is cut off while it takes nothing")
-            taken = 0
-            with suppress(ConnectionResetError):
-                while data := await asyncio.wait_for(loop.sock_recv(client, 1 << 20), DEADLINE_S):
-                    taken += len(data)
-            assert taken < len(PAGE)
 
-
-async def test_the_answer_to_head_has_the_length_and_no_body() -> None:
+async def test_the_answer_to_head_has_the_length_and_no_body(serving: Serving) -> None:
     async with serving() as served:
         said = await served.said(request("/large", method="HEAD"))
         assert b"content-length: %d\r\n" % len(PAGE) in said.lower()
         assert said.endswith(b"\r\n\r\n")
 
 
-async def test_there_are_so_many_connections_and_the_oldest_that_waits_makes_room() -> None:
+async def test_there_are_so_many_connections_and_the_oldest_that_waits_makes_room(serving: Serving) -> None:
     async with serving() as served:
         busy_reader, busy = await served.connect()
         busy.write(request("/slow"))
@@ -196,7 +246,7 @@ async def test_there_are_so_many_connections_and_the_oldest_that_waits_makes_roo
 @pytest.mark.parametrize(
     "sent", [b"nonsense\r\n\r\n", request("/large"), b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"]
 )
-async def test_who_holds_all_places_and_does_not_close_keeps_nobody_out(sent: bytes) -> None:
+async def test_who_holds_all_places_and_does_not_close_keeps_nobody_out(serving: Serving, sent: bytes) -> None:
     async with serving() as served:
         held = [await served.connect() for _ in range(limits.HTTP_CONNECTIONS_MAX * 2)]
         for _, writer in held:
@@ -207,7 +257,7 @@ async def test_who_holds_all_places_and_does_not_close_keeps_nobody_out(sent: by
             writer.transport.abort()
 
 
-async def test_a_connection_is_good_for_so_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_is_good_for_so_many_requests(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_REQUESTS_MAX", 3)
     async with serving() as served:
         await served.said(request("/a", last=False) * 9)
@@ -215,7 +265,7 @@ async def test_a_connection_is_good_for_so_many_requests(monkeypatch: pytest.Mon
 
 
 async def test_a_client_that_closes_its_side_gets_its_answer() -> None:
-    async with serving() as served:
+    async with served_with(None, None) as served:
         reader, writer = await served.connect()
         writer.write(request("/a", last=False))
         writer.write_eof()
@@ -235,3 +285,86 @@ def test_a_port_that_is_taken_is_replaced_unless_somebody_chose_it() -> None:
     finally:
         for one in listeners:
             one.close()
+
+
+# Through TLS
+
+
+async def test_a_large_page_comes_byte_for_byte_and_a_request_in_as_many_records_as_it_has_bytes(
+    certificates: Certificates,
+) -> None:
+    async with certificates.serving() as served:
+        reader, writer = await served.connect()
+        for byte in request("/large"):
+            writer.write(bytes((byte,)))
+        said = await asyncio.wait_for(reader.read(), DEADLINE_S)
+        assert said.partition(b"\r\n\r\n")[2] == PAGE
+        assert served.asked == ["/large"]
+        writer.close()
+
+
+async def test_handshakes_that_are_left_keep_nobody_out(certificates: Certificates) -> None:
+    async with certificates.serving() as served:
+        with ExitStack() as stack:
+            left = [stack.enter_context(closing(served.dialled())) for _ in range(limits.HTTP_CONNECTIONS_MAX * 3)]
+            for number, one in enumerate(left):
+                one.sendall(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
+            for number in range(3):
+                assert b"GET /more" in await served.said(request("/more")), number
+            assert len(served.server._connections) <= limits.HTTP_CONNECTIONS_MAX
+            assert len(served.server._tasks) <= limits.HTTP_CONNECTIONS_MAX
+            assert await asyncio.to_thread(left[0].recv, 1) == b""  # the oldest
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
+async def test_a_handshake_that_hangs_is_ended(
+    certificates: Certificates, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 100)
+    async with certificates.serving() as served:
+        with served.dialled() as one:
+            one.sendall(sent)
+            assert await asyncio.to_thread(one.recv, 1) == b""
+        await eventually(served.is_empty, "its place is free")
+
+
+async def test_who_speaks_no_tls_gets_nothing_and_the_log_says_it_once(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with certificates.serving() as served:
+        plain = Served(None)
+        plain.port = served.port
+        with caplog.at_level(logging.INFO, "penstock.http"):
+            for _ in range(5):
+                assert b"HTTP" not in await plain.said(request("/a"))
+            await eventually(served.is_done, "they are gone")
+        assert served.asked == []
+        (line,) = caplog.messages
+        assert line.startswith("no TLS on the HTTP port with 127.0.0.1:")
+        assert "HTTP_REQUEST" in line
+        assert b"GET /a" in await served.said(request("/a"))
+
+
+async def test_a_new_certificate_is_that_of_new_connections(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+
+    def at_once(run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        run()
+        done(None)
+
+    in_thread: InThread = at_once
+    async with certificates.serving() as served:
+
+        def shown(writer: asyncio.StreamWriter) -> bytes:
+            return writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+
+        reader, stays = await served.connect()
+        before = shown(stays)
+        pair = certificates.authority.issue("broker")
+        certificates.server.reload(in_thread)
+        _, comes = await served.connect()
+        assert before != shown(comes) == ssl.PEM_cert_to_DER_cert(pair.cert.read_text())
+        stays.write(request("/a"))
+        assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).endswith(b"GET /a")
+        for writer in (stays, comes):
+            writer.close()

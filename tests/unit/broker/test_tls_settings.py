@@ -64,6 +64,9 @@ def test_a_certificate_alone_will_do(authority: Authority) -> None:
 def test_what_does_not_go_together_is_told_with_the_place_that_said_it(authority: Authority, tmp_path: Path) -> None:
     pair = authority.issue("broker")
     both = {"tls_cert": pair.cert, "tls_key": pair.key}
+    assert mistakes(http_tls="yes") == "--http-tls: there is no TLS without a certificate; set tls_cert and tls_key"
+    assert loaded(**both, http_tls="yes").http_tls
+    assert not loaded(**both).http_tls
     cluster = {"id": 1, "cluster": "1@127.0.0.1:1,2@127.0.0.1:2", "nats": "nats://127.0.0.1:3"}
     assert "no TLS without a certificate" in mistakes(tls_ca=authority.ca)
     assert "(see --tls-ca)" in mistakes(tls_ca=authority.ca)
