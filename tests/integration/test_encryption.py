@@ -128,8 +128,15 @@ async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touche
         broker.logged(f"stream 'hidden': cannot open the log: .*{reason}")
         async with await broker.client() as client:
             assert len(await values(client, "open")) == 20
-            with pytest.raises(penstock.PenstockError, match="cannot open the log"):
+            with pytest.raises(penstock.PenstockError, match="cannot open the log") as raised:
                 await values(client, "hidden")
+            assert isinstance(raised.value, penstock.RemoteError)
+            assert (raised.value.code, raised.value.details) == ("no_encryption_key", {"key_id": "first"})
+        for arguments in (("read", "hidden"), ("verify", "hidden"), ("status",)):
+            out, said = await command(broker.client_address, *arguments, code=int(arguments != ("status",)))
+            assert "the key 'first'" in out + said
+            assert "Errno" not in out + said
+            assert "disk" not in out + said
         assert broker.stop() == 0
     keys.unlink()
     broker.arguments = broker.arguments[:2]
@@ -203,12 +210,18 @@ async def test_keys_that_cannot_be_read_again_leave_those_of_before(broker: Brok
     assert "nonsense" not in broker.said
 
 
-async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, keys: Path) -> None:
+async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, keys: Path, tmp_path: Path) -> None:
     async with await broker.client() as client:
         await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
         await publish(broker, "orders.a", 5)
     assert broker.stop() == 0  # what a crash may have torn is not judged
     (segment,) = segments(broker.data_dir, "orders")
+    others = tmp_path / "others.keys"
+    run("keys", "new", "other", "--file", str(others))
+    for wrong in ((), ("--encryption-keys-file", str(others))):
+        found = run("verify", str(broker.data_dir), *wrong, code=1)
+        assert "it is encrypted" in found
+        assert "Errno" not in found
     option = ("--encryption-keys-file", str(keys))
     rows = [json.loads(line) for line in run("dump", str(segment), "--messages", "--json", *option).splitlines()]
     assert [row["value"] for row in rows if "value" in row] == [(SECRET + b" %d" % one).decode() for one in range(5)]

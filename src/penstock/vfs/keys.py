@@ -29,10 +29,15 @@ _EXPECTED = "expected '<key id> <32 bytes in base64>', as `penstock keys new` pr
 
 
 class KeyMissingError(OSError):
-    """A file cannot be opened with the keys that are here. It may be sound."""
+    """A file cannot be opened with the keys that are here. It may be sound. `key_id`: which one it needs, if known."""
 
-    def __init__(self, reason: str, path: str) -> None:
+    def __init__(self, reason: str, path: str, key_id: str = "") -> None:
         super().__init__(_NO_KEY, reason, path)
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        # Of a number of the operating system nobody would think of keys.
+        return f"{self.filename}: {self.strerror}"
 
 
 class KeyMistakeError(ValueError):
@@ -77,7 +82,7 @@ class EncryptionKeys:
         found = self._by_id.get(key_id)
         if found is None:
             text = f"it is encrypted with the key {key_id!r}, which is not among the keys here"
-            raise KeyMissingError(f"{text} ({', '.join(map(repr, self._by_id))})", path)
+            raise KeyMissingError(f"{text} ({', '.join(map(repr, self._by_id))})", path, key_id)
         return found
 
     def __repr__(self) -> str:
@@ -130,3 +135,10 @@ def new_key_line(key_id: str, random: Callable[[int], bytes]) -> str:
 def is_missing_key(error: OSError) -> bool:
     """Whether a file could not be opened for lack of its key."""
     return isinstance(error, KeyMissingError)
+
+
+def missing_key(error: BaseException | None) -> KeyMissingError | None:
+    """The lack of a key that this error came from; None: it came from anything else."""
+    while error is not None and not isinstance(error, KeyMissingError):
+        error = error.__cause__
+    return error
