@@ -294,6 +294,7 @@ async def test_a_broker_without_keys_makes_no_encrypted_stream_and_restores_none
         await publish(broker, "orders.a", 3)
     backup = str(tmp_path / "backup")
     await command(broker.client_address, "backup", backup)
+    assert any(SECRET in path.read_bytes() for path in Path(backup).rglob("*.arrows"))  # as its page warns
     with running_broker(tmp_path / "without") as other:
         create = ("stream", "create", "p", "p.>", "--encryption", "aes-256-gcm")
         for arguments in (create, ("restore", backup)):
