@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.blocking import Client
+    from penstock.client.filters import Filter
     from penstock.messages import StreamInfo
 
 BATCH_ROWS_MAX = 10_000
@@ -31,6 +32,7 @@ def following(
     *,
     for_ever: bool,
     partition: int | None = 0,
+    where: Filter | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The batches from offset `begin` on; without `for_ever` an outage longer than the time-out ends it.
 
@@ -52,6 +54,7 @@ def following(
             follow=True,
             batch_rows_max=BATCH_ROWS_MAX,
             timeout=timeout_s,
+            where=where,
         )
         try:
             with closing(source):

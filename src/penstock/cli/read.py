@@ -6,7 +6,7 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.blocking import Client
+    from penstock.client.filters import Filter
     from penstock.client.values import OffsetAt, Start
     from penstock.messages import StreamInfo
 
@@ -147,7 +148,8 @@ def read(
     json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are no text come as value_base64,
     key_base64, headers_base64. A value of null is a tombstone.
 
-    Filters (--key, --subject, --header) are applied here, not by the broker; what all of them let through is printed.
+    What all filters (--key, --subject, --header) let through is printed. The broker is told of --subject, so that who
+    may read some subjects only can read these; --key and --header are applied here.
 
     Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
 
@@ -163,6 +165,7 @@ def read(
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
     _check_group(group, {"--key": key, "--subject": subject, "--header": header})
+    where = _filter(key, subject, headers=header)
     reads = reads_from(read_from, max_staleness, rack)
     with _in_range(group), connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
@@ -173,29 +176,19 @@ def read(
             batches = consuming.batches(follow=follow, for_ever=timeout is None)
             why = f"group {group} has all that was there, or others read it; --follow waits for what comes"
         elif partition is None and len(info.partitions) > 1:
-            batches = all_partitions(client, info, from_place, to_place, follow, seconds)
+            batches = all_partitions(client, info, from_place, to_place, follow, seconds, where)
             why = f"{info.name} holds none there; --follow waits for what comes"
         else:
-            number = partition or 0
-            begin = place_of(client, info, number, from_place, seconds)
-            stop = None if to_place is None else _offset(client, info, number, to_place, seconds)
+            begin = place_of(client, info, partition or 0, from_place, seconds)
+            stop = None if to_place is None else _offset(client, info, partition or 0, to_place, seconds)
             if follow:
-                batches = following(
-                    client, info, begin.offset, stop, seconds, for_ever=timeout is None, partition=partition
-                )
+                more: dict[str, Any] = {"for_ever": timeout is None, "partition": partition, "where": where}
+                batches = following(client, info, begin.offset, stop, seconds, **more)
             else:
-                source = client.read(
-                    info,
-                    begin.offset,
-                    end=stop,
-                    partition=number,
-                    batch_rows_max=BATCH_ROWS_MAX,
-                    timeout=seconds,
-                )
-                batches = _with_progress(begin, source)
+                batches = _with_progress(client, info, begin, stop, seconds, partition or 0, where)
             why = _why_nothing(info.name, begin, stop)
         with closing(batches):
-            wanted = seen.counted(_limited(_chosen(batches, key, subject, header), limit))
+            wanted = seen.counted(_limited(batches, limit))
             _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
     if not (seen.rows or follow or limit == 0):
         say_note(f"no messages: {why}")
@@ -246,12 +239,13 @@ def all_partitions(
     end: Start | places.LastMessages | None,
     follow: bool,
     timeout: float,
+    where: Filter | None = None,
 ) -> Batches:
     """Those of all partitions, each in its order. An offset would be another message in each."""
     if isinstance(start, int | places.LastMessages) or isinstance(end, int | places.LastMessages):
         text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
         raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
-    return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout)
+    return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout, where=where)
 
 
 def place_of(
@@ -295,8 +289,25 @@ class _Seen:
             yield batch
 
 
-def _with_progress(at: OffsetAt, source: Batches) -> Batches:
-    """The batches, with a bar where the messages themselves go elsewhere than to the terminal."""
+def _with_progress(
+    client: Client,
+    info: StreamInfo,
+    at: OffsetAt,
+    stop: int | None,
+    timeout: float,
+    partition: int,
+    where: Filter | None,
+) -> Batches:
+    """One partition, with a bar where the messages themselves go elsewhere than to the terminal."""
+    source = client.read(
+        info,
+        at.offset,
+        end=stop,
+        partition=partition,
+        batch_rows_max=BATCH_ROWS_MAX,
+        timeout=timeout,
+        where=where,
+    )
     with closing(source):
         if sys.stdout.isatty() or not sys.stderr.isatty():
             yield from source
@@ -307,23 +318,16 @@ def _with_progress(at: OffsetAt, source: Batches) -> Batches:
                 yield batch
 
 
-def _chosen(
-    batches: Iterator[pa.RecordBatch], key: str | None, subject: str | None, headers: list[str] | None
-) -> Iterator[pa.RecordBatch]:
-    """The rows that the filters let through."""
+def _filter(key: str | None, subject: str | None, *, headers: list[str] | None) -> Filter | None:
+    """What lets through what all of these do; None: there are none."""
     if key is None and subject is None and not headers:
-        yield from batches
-        return
+        return None
     from penstock.client.filters import Filter
 
     try:
-        wanted = Filter(key=key, subject=subject, headers=_named(headers or []))
+        return Filter(key=key, subject=subject, headers=_named(headers or []))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    for batch in batches:
-        rows = wanted.rows(batch)
-        if rows.num_rows:
-            yield rows
 
 
 def _named(texts: list[str]) -> dict[str, str | None]:

@@ -251,14 +251,29 @@ def list_streams(
     """List all streams."""
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [info for info in client.streams(timeout=seconds) if also_internal or not info.config.is_internal]
+        sees_all = bool(infos) or as_json or _sees_all(client, seconds)
     if as_json:
         for info in infos:
             output.print_json(info)
     elif infos:
         console = output.console()
         console.print(report.stream_table(infos, width=console.width))
+    elif not sees_all:
+        typer.echo("no streams that you may see; `penstock acl list` shows what you may", err=True)
     else:
         typer.echo("no streams yet; make one with `penstock stream create NAME SUBJECT`", err=True)
+
+
+def _sees_all(client: Client, seconds: float) -> bool:
+    """Whether a stream that is there is one that whoever asks may see, as far as the broker says."""
+    from penstock.base.errors import PenstockError
+
+    try:
+        found = client.users.all(timeout=seconds)
+    except PenstockError:  # such as of an older broker, which knows no users
+        return True
+    rules = [str(rule) for one in found.users if one.name in ("*", found.user) for rule in one.rules]
+    return not found.is_guarded or "admin" in rules
 
 
 @clearly
@@ -287,7 +302,7 @@ def show(
             producers.show(client.known_producers(name, timeout=seconds), as_json=as_json)
             return
         info = client.stream(name, timeout=seconds)
-        is_clustered = len(client.status(timeout=seconds).brokers) > 1
+        is_clustered = _is_clustered(client, info, seconds)
     if as_json:
         output.print_json(info)
         return
@@ -295,6 +310,16 @@ def show(
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered) | shown_config(info)))
     for partition in info.partitions:
         report.print_trouble(console, info, partition)
+
+
+def _is_clustered(client: Client, info: StreamInfo, seconds: float) -> bool:
+    """Whether there are several brokers, as far as that is for whoever asks."""
+    from penstock.client.errors import NotAuthorized
+
+    try:
+        return len(client.status(timeout=seconds).brokers) > 1
+    except NotAuthorized:
+        return any(len(part.replicas) > 1 for part in info.partitions)
 
 
 @clearly
