@@ -18,6 +18,7 @@ from penstock.cli.app import app
 from penstock.vfs.real import RealVfs
 from penstock.vfs.rewrapping import key_ids
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_process import command
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
 from tests.integration.publishers import connected_to
@@ -127,8 +128,15 @@ async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touche
         broker.logged(f"stream 'hidden': cannot open the log: .*{reason}")
         async with await broker.client() as client:
             assert len(await values(client, "open")) == 20
-            with pytest.raises(penstock.PenstockError, match="cannot open the log"):
+            with pytest.raises(penstock.PenstockError, match="cannot open the log") as raised:
                 await values(client, "hidden")
+            assert isinstance(raised.value, penstock.RemoteError)
+            assert (raised.value.code, raised.value.details) == ("no_encryption_key", {"key_id": "first"})
+        for arguments in (("read", "hidden"), ("verify", "hidden"), ("status",)):
+            out, said = await command(broker.client_address, *arguments, code=int(arguments != ("status",)))
+            assert "the key 'first'" in out + said
+            assert "Errno" not in out + said
+            assert "disk" not in out + said
         assert broker.stop() == 0
     keys.unlink()
     broker.arguments = broker.arguments[:2]
@@ -169,12 +177,27 @@ async def test_another_key_takes_the_place_of_the_first_while_the_broker_runs(
         assert len(await values(client, "orders")) == 80
         keys.write_text(keys.read_text().splitlines()[0])
         broker.signal(signal.SIGHUP)
-        broker.logged("new files take 'second', of second$")
+        broker.logged(r"does not have the key first any more.*`penstock keys list` shows")
         await client.append("orders", [{"subject": "orders.a", "value": SECRET * 100}] * 40)
         assert len(await values(client, "orders")) == 120
     broker.restart()
     async with await broker.client() as client:
         assert len(await values(client, "orders")) == 120
+
+
+async def test_a_key_that_is_still_used_and_is_deleted_from_the_file_stays_until_a_restart(
+    broker: BrokerProcess, keys: Path
+) -> None:
+    row = {"subject": "orders.a", "value": SECRET * 100}
+    async with await broker.client() as client:
+        await client.create_stream("orders", "orders.>", encryption="aes-256-gcm", segment_bytes=65_536)
+        await client.append("orders", [row] * 40)
+        keys.unlink()
+        run("keys", "new", "second", "--file", str(keys))
+        broker.signal(signal.SIGHUP)
+        broker.logged("does not have the key first any more: .* stays in memory until this broker stops")
+        await client.append("orders", [row] * 40)
+        assert len(await values(client, "orders")) == 80
 
 
 async def test_keys_that_cannot_be_read_again_leave_those_of_before(broker: BrokerProcess, keys: Path) -> None:
@@ -187,18 +210,24 @@ async def test_keys_that_cannot_be_read_again_leave_those_of_before(broker: Brok
     assert "nonsense" not in broker.said
 
 
-async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, keys: Path) -> None:
+async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, keys: Path, tmp_path: Path) -> None:
     async with await broker.client() as client:
         await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
         await publish(broker, "orders.a", 5)
     assert broker.stop() == 0  # what a crash may have torn is not judged
     (segment,) = segments(broker.data_dir, "orders")
+    others = tmp_path / "others.keys"
+    run("keys", "new", "other", "--file", str(others))
+    for wrong in ((), ("--encryption-keys-file", str(others))):
+        found = run("verify", str(broker.data_dir), *wrong, code=1)
+        assert "it is encrypted" in found
+        assert "Errno" not in found
     option = ("--encryption-keys-file", str(keys))
     rows = [json.loads(line) for line in run("dump", str(segment), "--messages", "--json", *option).splitlines()]
     assert [row["value"] for row in rows if "value" in row] == [(SECRET + b" %d" % one).decode() for one in range(5)]
     assert "sound" in run("verify", str(broker.data_dir), *option)
-    for command in ("dump", "verify"):
-        assert "it is encrypted, and no keys are given" in run(command, str(segment), code=1)
+    for tool in ("dump", "verify"):
+        assert "it is encrypted, and no keys are given" in run(tool, str(segment), code=1)
     content = bytearray(segment.read_bytes())
     content[-100] ^= 16
     segment.write_bytes(content)
@@ -254,6 +283,26 @@ def test_a_file_of_keys_that_others_can_read_is_said(tmp_path: Path, keys: Path)
     keys.chmod(0o644)
     with running_broker(tmp_path / "data", "--encryption-keys-file", str(keys)) as broker:
         broker.logged("holds keys, and others than its owner may use it: chmod 600")
+
+
+async def test_a_broker_without_keys_makes_no_encrypted_stream_and_restores_none(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    async with await broker.client() as client:
+        await client.create_stream("a-plain-one", "a.>")
+        await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
+        await publish(broker, "orders.a", 3)
+    backup = str(tmp_path / "backup")
+    await command(broker.client_address, "backup", backup)
+    assert any(SECRET in path.read_bytes() for path in Path(backup).rglob("*.arrows"))  # as its page warns
+    with running_broker(tmp_path / "without") as other:
+        create = ("stream", "create", "p", "p.>", "--encryption", "aes-256-gcm")
+        for arguments in (create, ("restore", backup)):
+            _, said = await command(other.client_address, *arguments, code=1)
+            assert "broker 1 has no encryption keys; set encryption_keys_file" in said
+            assert "`penstock keys new` makes a key" in said
+            async with await other.client() as client:
+                assert await client.streams() == []
 
 
 # Several brokers

@@ -94,6 +94,21 @@ def test_the_image_is_built_from_what_is_there_and_runs_as_nobody_of_importance(
     assert ("VOLUME", image_environment()["PENSTOCK_DATA_DIR"]) in run
 
 
+def test_the_image_is_built_with_the_extras_that_are_asked_for() -> None:
+    build, run = dockerfile()
+    assert ("ARG", "PENSTOCK_EXTRAS=") in build
+    assert not any("PENSTOCK_EXTRAS" in rest for _, rest in run)  # for a broker it would be a setting
+    (what,) = (rest.partition("--no-cache-dir ")[2] for name, rest in build if name == "RUN" and "pip install" in rest)
+    for extras, installed in (("", "."), ("encryption", ".[encryption]"), ("encryption,otel", ".[encryption,otel]")):
+        shell = ["sh", "-uc", f"printf %s {what}"]
+        done = subprocess.run(shell, env={"PENSTOCK_EXTRAS": extras}, capture_output=True, text=True, check=True)
+        assert done.stdout == installed
+    page = (ROOT / "docs/how-to/docker.md").read_text()
+    (named,) = re.findall(r"--build-arg PENSTOCK_EXTRAS=(\S+?)`", page)
+    declared = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2]
+    assert all(re.search(rf"^{one} = \[", declared, flags=re.MULTILINE) for one in named.split(","))
+
+
 def test_the_image_is_looked_at_where_it_shows_its_health() -> None:
     http = parse_address(image_environment()["PENSTOCK_HTTP"])
     assert (http.is_loopback, http.port) == (True, HTTP_PORT)

@@ -59,7 +59,7 @@ class ErrorCode(StrEnum):
     STALE_INCARNATION = "stale_incarnation"  # that run of a broker is over, or was fenced: it registers again
     NOT_METADATA_LEADER = "not_metadata_leader"  # `leader` says which broker is, where known
     NOT_ENOUGH_REPLICAS = "not_enough_replicas"
-    NO_ENCRYPTION_KEY = "no_encryption_key"  # brokers that were to hold it have no keys
+    NO_ENCRYPTION_KEY = "no_encryption_key"  # brokers that are to hold it have no keys, or not that of its files
     CLUSTER_MISMATCH = "cluster_mismatch"  # a broker of another cluster, or with another's id
     KEY_ELSEWHERE = "key_elsewhere"  # another partition has the key: the stream got more, or was asked wrongly
     KEY_MOVING = "key_moving"  # to a partition that was added, and begins in a moment: send it again

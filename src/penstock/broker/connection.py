@@ -49,6 +49,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.node.step import Extent, Payload
+from penstock.node.wording import not_read
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
 
 _log = logging.getLogger("penstock.server")
@@ -361,7 +362,7 @@ class Connection:
         try:
             taken = self._output.add_payload(head, *pieces)
         except OSError as error:
-            self._send_error(caller, RemoteError(ErrorCode.STORAGE_FAILED, f"the broker cannot read it: {error}"))
+            self._send_error(caller, not_read(error))
             return
         if not taken:
             text = "too many clients have not taken their answers yet; ask again in a moment"

@@ -1,7 +1,8 @@
 """The keys of a broker: from its settings into the data directory as encrypted streams see it, and read again.
 
 Rules: keys come from a file or from the environment, are held in memory alone, and appear in no log line. A file that
-others can read is used all the same, and said. What cannot be read again leaves the keys as they were.
+others can read is used all the same, and said. What cannot be read again leaves the keys as they were. A key that the
+file does not have any more stays in memory, and that is said: files may need it, and a start would not have it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from penstock.vfs.keys import EncryptionKeys, KeyMistakeError, parse_keys
 
 _log = logging.getLogger(__name__)
 _FILE_BYTES_MAX = 64 * 1024
+_GONE = (
+    "%s does not have the %s %s any more: what files here may need of that stays in memory until this broker stops. "
+    "`penstock keys list` shows which keys are in use: before the next start put back those that are, or run "
+    "`penstock keys rewrap`"
+)
 _MISSING = "keys are set, and Penstock was installed without what encrypts: pip install 'penstock[encryption]'"
 
 
@@ -44,16 +50,18 @@ def encrypted(vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -
 
 
 def read_again(file: Path, keys: EncryptionKeys) -> None:
-    """Replace `keys` by those that the file holds now, if it holds any."""
+    """Have `keys` be those that the file holds now, if it holds any, and those of before behind them."""
     try:
         with file.open("rb") as opened:
-            keys.replace(parse_keys(opened.read(_FILE_BYTES_MAX).decode()))
+            staying = keys.replace(parse_keys(opened.read(_FILE_BYTES_MAX).decode()))
     except (OSError, UnicodeDecodeError, KeyMistakeError) as error:
         reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error
         _log.error("the keys in %s cannot be read again, those of before stay: %s", file, reason)
         return
     _warn_of_others(file)
     _log.info("the keys in %s were read again: new files take %r, of %s", file, keys.current_id, ", ".join(keys.ids))
+    if staying:
+        _log.warning(_GONE, file, "key" if len(staying) == 1 else "keys", ", ".join(staying))
 
 
 def _warn_of_others(file: Path) -> None:

@@ -188,6 +188,8 @@ def _advice(error: Exception) -> str:
             flags = " and ".join(map(flag_of, fixed))
             other = "take another name, or `penstock stream delete NAME`, with all that it holds"
             return f"{flags} cannot be altered: {other}"
+        if "key_id" in error.details:
+            return "a new key does not open what is there; docs/how-to/encryption.md says where keys go"
         if "tried" in error.details:
             return "`penstock status` shows which brokers are there and what they wait for; more time: --timeout"
         return _ADVICE.get(error.code, "")

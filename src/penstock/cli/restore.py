@@ -129,7 +129,9 @@ def _chosen(manifest: Manifest, name: str | None, folder: Path) -> list[StreamBa
     if name is not None and name not in names:
         raise OperationalError(f"{folder} has no stream {name}; it has {', '.join(names) or 'none at all'}")
     found = [manifest.stream(one) for one in names if name in (None, one)]
-    return [one for one in found if one is not None]
+    chosen = [one for one in found if one is not None]
+    # Brokers without keys refuse what is encrypted: before any other stream was made.
+    return sorted(chosen, key=lambda one: not one.config.is_encrypted)
 
 
 class _Job(NamedTuple):

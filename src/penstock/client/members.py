@@ -23,7 +23,15 @@ _SOON_S = 0.05  # while partitions change hands
 _LAST_S = 0.005
 _LEAVE_S = 2.0
 
-_PASSES = frozenset({ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH, ErrorCode.NOT_ENOUGH_REPLICAS})
+_PASSES = frozenset(
+    {
+        ErrorCode.NOT_YET,
+        ErrorCode.NOT_LEADER,
+        ErrorCode.FENCED_EPOCH,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NO_ENCRYPTION_KEY,  # another broker may have it, and lead in a moment
+    }
+)
 
 
 class Member:

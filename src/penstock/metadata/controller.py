@@ -106,8 +106,10 @@ class ControllerStep:
 class Controller:
     """One on each broker."""
 
-    def __init__(self, broker_id: BrokerId, config: ControllerConfig) -> None:
+    def __init__(self, broker_id: BrokerId, config: ControllerConfig, *, has_keys: bool = True) -> None:
+        """`has_keys`: this broker can hold what is encrypted."""
         self._broker_id = broker_id
+        self._has_keys = has_keys
         self._sessions = Sessions(config.session_ms * 1_000)
         self._reports = Reports(config.leader_report_window_ms * 1_000)
         self._recoveries = Recoveries()
@@ -195,7 +197,14 @@ class Controller:
 
     def without_keys(self) -> frozenset[BrokerId]:
         """Who is to hold nothing that is encrypted."""
-        return self._sessions.without_keys() if self.leads else frozenset()
+        if not self.leads:
+            return frozenset()
+        own = frozenset() if self._has_keys else frozenset((self._broker_id,))  # alone, it sends itself no heartbeats
+        return self._sessions.without_keys() | own
+
+    def keys_unsaid(self) -> frozenset[BrokerId]:
+        """Of whom it is not known yet whether they can hold what is encrypted."""
+        return self._sessions.keys_unsaid() - {self._broker_id} if self.leads else frozenset()
 
     def _last(self, now: Now, ending: BrokerId | None = None) -> tuple[BrokerId, ...]:
         """Any other is to lead before these."""

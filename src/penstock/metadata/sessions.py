@@ -21,7 +21,7 @@ class _Session:
     heard_us: int | None  # None: not yet, by this metadata leader
     applied_index: int = 0  # of the metadata log, as the broker said last
     has_nats: bool = True  # the same
-    has_keys: bool = True  # the same; until it has said so, whoever places something on it finds out
+    has_keys: bool | None = None  # the same; None: it has not said so yet
 
 
 class Sessions:
@@ -90,7 +90,11 @@ class Sessions:
 
     def without_keys(self) -> frozenset[BrokerId]:
         """The live brokers that have said that they can encrypt nothing."""
-        return frozenset(broker_id for broker_id, session in self._sessions.items() if not session.has_keys)
+        return frozenset(broker_id for broker_id, session in self._sessions.items() if session.has_keys is False)
+
+    def keys_unsaid(self) -> frozenset[BrokerId]:
+        """The live brokers that have not said yet whether they can encrypt."""
+        return frozenset(broker_id for broker_id, session in self._sessions.items() if session.has_keys is None)
 
     def behind(self, index: int) -> tuple[BrokerId, ...]:
         """The live brokers that have not said yet that they applied the command at `index`."""

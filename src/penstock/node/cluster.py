@@ -134,7 +134,7 @@ class Cluster:
         )
         ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
-        controller = Controller(settings.broker_id, ControllerConfig())
+        controller = Controller(settings.broker_id, ControllerConfig(), has_keys=settings.encrypted is not None)
         self._administration = Administration(
             self.quorum,
             self._peers,

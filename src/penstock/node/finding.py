@@ -20,7 +20,7 @@ class Finder:
         broker_id: BrokerId,
         cluster: Cluster,
         partitions: Mapping[PartitionKey, Partition],
-        failures: Mapping[PartitionKey, str],
+        failures: Mapping[PartitionKey, RemoteError],
     ) -> None:
         self._broker_id = broker_id
         self._cluster = cluster
@@ -30,7 +30,7 @@ class Finder:
     def held(self, stream_id: int, number: int) -> Partition:
         """A partition of which this broker has a replica, or observes it.
 
-        RemoteError: as `ClusterImage.by_id`; not_yet, bad_request, not_leader, storage_failed.
+        RemoteError: as `ClusterImage.by_id`; not_yet, bad_request, not_leader, storage_failed, no_encryption_key.
         """
         key = PartitionKey(StreamId(stream_id), PartitionId(number))
         partition = self._partitions.get(key)
@@ -46,8 +46,10 @@ class Finder:
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
         if self._broker_id not in state.partitions[number].holders:
             raise not_leader(self._cluster.image, state, number)
-        reason = self._failures.get(key, "its log is being opened; try again in a moment")
-        raise RemoteError(ErrorCode.STORAGE_FAILED, f"{label(state, number)} cannot be used: {reason}")
+        opening = RemoteError(ErrorCode.STORAGE_FAILED, "its log is being opened; try again in a moment")
+        failure = self._failures.get(key, opening)
+        text = f"{label(state, number)} cannot be used: {failure.message}"
+        raise RemoteError(failure.code, text, **failure.details)
 
     def led(self, stream_id: int, number: int) -> Partition:
         """A partition of which only the leader can say or do something. RemoteError: as `held`."""

@@ -1,7 +1,7 @@
 """Which brokers are to hold a stream that is made, or what is added to it: those that can.
 
 Rules: only on brokers that were heard of lately something is placed; what is encrypted only on those of them that have
-keys. Who has no NATS leads nothing where another one can.
+keys, and have said so. Who has no NATS leads nothing where another one can.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class Candidates(Protocol):
     def without_keys(self) -> frozenset[BrokerId]:
         """Who of them can hold nothing that is encrypted."""
 
+    def keys_unsaid(self) -> frozenset[BrokerId]:
+        """Of whom of them that is not known yet."""
+
 
 class Placing:
     """The metadata leader's, for `Administration`."""
@@ -57,9 +60,10 @@ class Placing:
         if len(ready) - len(without) < wanted <= len(ready):
             names = ", ".join(map(str, sorted(without)))
             who = f"broker {names} has" if len(without) == 1 else f"brokers {names} have"
-            text = f"encryption: {wanted} brokers are to hold a copy each, and {who} no encryption keys; set "
+            copies = "1 broker is to hold a copy" if wanted == 1 else f"{wanted} brokers are to hold a copy each"
+            text = f"encryption: {copies}, and {who} no encryption keys; set "
             raise RemoteError(ErrorCode.NO_ENCRYPTION_KEY, f"{text}encryption_keys_file there and start it again")
-        return ready - without
+        return ready - without - self._candidates.keys_unsaid()
 
     def assign(self, partitions: int, replicas: int, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...]:
         """The replicas of each new partition."""

@@ -126,7 +126,7 @@ class Report:
 
     def _absent(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
         if (failure := self._replicas.streams.failures.get(key)) is not None:
-            return PartitionHealth.FAILED, failure
+            return PartitionHealth.FAILED, failure.message
         known = self._cluster.image.partition(*key)
         if known.leader is None:
             return PartitionHealth.NO_LEADER, self._why_nobody(key)

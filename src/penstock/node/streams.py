@@ -30,7 +30,7 @@ from penstock.node.partition import Partition
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
 from penstock.node.upkeep import Upkeep
-from penstock.node.wording import label
+from penstock.node.wording import label, not_opened
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
 
@@ -77,7 +77,7 @@ class Streams:
     ) -> None:
         """`encrypted`: the same as `vfs`, for streams that are; None: this broker has no keys."""
         self.partitions = partitions
-        self.failures: dict[PartitionKey, str] = {}  # whose log cannot be opened, and why
+        self.failures: dict[PartitionKey, RemoteError] = {}  # whose log cannot be opened, and why
         self._vfs = vfs
         self._broker_id = broker_id
         self._image = image
@@ -163,7 +163,8 @@ class Streams:
         if not state.config.is_encrypted:
             return self._vfs
         if self._encrypted is None:
-            raise OperationalError("the stream is encrypted, and this broker has no keys; set encryption_keys_file")
+            text = "the stream is encrypted, and this broker has no keys; set encryption_keys_file, and start it again"
+            raise RemoteError(ErrorCode.NO_ENCRYPTION_KEY, text, key_id="")
         return self._encrypted
 
     def _folders_of(self, state: StreamState) -> Vfs:
@@ -174,10 +175,9 @@ class Streams:
         try:
             log = opened()
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
-            text = f"cannot open the log: {error}"
-            self.failures[key] = text
-            self._outbox.notice(f"{label(state, key.partition)}: {text}")
-            self.confirmations.fail(key.stream_id, RemoteError(ErrorCode.STORAGE_FAILED, text))
+            failure = self.failures[key] = not_opened(error)
+            self._outbox.notice(f"{label(state, key.partition)}: {failure.message}")
+            self.confirmations.fail(key.stream_id, failure)
             self._failed()
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)

@@ -6,6 +6,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, R
 from penstock.commitlog import LogCutError, ShortageError
 from penstock.ingest import acks
 from penstock.metadata.image import StreamState
+from penstock.vfs.keys import missing_key
 
 OVER_BUDGET = "over_budget"
 FENCED = "fenced"
@@ -44,8 +45,35 @@ def not_appended(error: OperationalError, *, is_fenced: bool) -> RemoteError:
     """What a client hears whose batch the log refused; `is_fenced`: it could not be cut back."""
     if is_fenced:
         return in_doubt(str(error))
+    if (lacking := _without_key(error, "nothing was stored")) is not None:
+        return lacking
     code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
     return RemoteError(code, f"nothing was stored: {error}")
+
+
+def not_opened(error: Exception) -> RemoteError:
+    """What is told of a log that cannot be opened."""
+    doing = "cannot open the log"
+    if (lacking := _without_key(error, doing, "and start it again")) is not None:
+        return lacking
+    if isinstance(error, RemoteError) and error.code == ErrorCode.NO_ENCRYPTION_KEY:
+        return RemoteError(error.code, f"{doing}: {error.message}", **error.details)
+    return RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
+
+
+def not_read(error: OSError) -> RemoteError:
+    """What a client hears whose answer is in a file that cannot be opened."""
+    doing = "the broker cannot read it"
+    return _without_key(error, doing) or RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
+
+
+def _without_key(error: Exception, doing: str, then: str = "and send it SIGHUP") -> RemoteError | None:
+    """None: it is not for lack of a key."""
+    lacking = missing_key(error)
+    if lacking is None:
+        return None
+    advice = f"; put that key into the broker's encryption_keys_file, {then}" if lacking.key_id else ""
+    return RemoteError(ErrorCode.NO_ENCRYPTION_KEY, f"{doing}: {lacking}{advice}", key_id=lacking.key_id)
 
 
 def as_remote(error: Exception) -> RemoteError:
@@ -55,6 +83,8 @@ def as_remote(error: Exception) -> RemoteError:
     if isinstance(error, CorruptionError):
         text = f"what is stored there is damaged: {error}"
         return RemoteError(ErrorCode.CORRUPT_RANGE, text, file=error.file, position=error.position)
+    if (lacking := _without_key(error, "the broker cannot read it")) is not None:
+        return lacking
     if isinstance(error, LogCutError):
         return RemoteError(ErrorCode.OVERLOADED, str(error))
     if isinstance(error, (OSError, OperationalError)):

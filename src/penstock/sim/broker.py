@@ -27,6 +27,7 @@ from penstock.node.belonging import OLDER_COPY
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import Answers, DiskWork, Reply, Step
+from penstock.node.wording import not_read
 from penstock.sim import looks
 from penstock.sim.disk import Disk, PowerCut
 from penstock.sim.keys import encrypted
@@ -355,7 +356,7 @@ class SimBroker:
             caller.connection.cut()
             return
         except OSError as error:  # retention was quicker
-            raw, response = b"", RemoteError(ErrorCode.STORAGE_FAILED, f"the broker cannot read it: {error}")
+            raw, response = b"", not_read(error)
         if (refusal := _refusal_in(response)) in _FENCED:
             self._trace(f"refuses: {refusal}")
             self._around.count("fenced requests")

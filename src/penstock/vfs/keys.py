@@ -1,7 +1,8 @@
 """The master keys of a broker: which there are, which one new files take, and how they wrap the key of a file.
 
 Rules: a key has an id, which is no secret and stands in the files, and 32 bytes, which are shown nowhere. The first key
-is the current one: it wraps the keys of new files; the others only open older ones. A key that a file needs and that
+is the current one: it wraps the keys of new files; the others only open older ones. What was a key of this process
+opens files for as long as it runs, whatever keys take its place; an id is of one key. A key that a file needs and that
 is not here, or is another one under the same id, is an OSError of `is_missing_key`: nothing is known of what the file
 holds, so it is neither damaged nor empty.
 
@@ -28,10 +29,15 @@ _EXPECTED = "expected '<key id> <32 bytes in base64>', as `penstock keys new` pr
 
 
 class KeyMissingError(OSError):
-    """A file cannot be opened with the keys that are here. It may be sound."""
+    """A file cannot be opened with the keys that are here. It may be sound. `key_id`: which one it needs, if known."""
 
-    def __init__(self, reason: str, path: str) -> None:
+    def __init__(self, reason: str, path: str, key_id: str = "") -> None:
         super().__init__(_NO_KEY, reason, path)
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        # Of a number of the operating system nobody would think of keys.
+        return f"{self.filename}: {self.strerror}"
 
 
 class KeyMistakeError(ValueError):
@@ -59,16 +65,24 @@ class EncryptionKeys:
         """All ids, the current one first."""
         return tuple(self._by_id)
 
-    def replace(self, other: EncryptionKeys) -> None:
-        """From now on have the keys of `other`."""
-        self._current, self._by_id = other._current, other._by_id
+    def replace(self, other: EncryptionKeys) -> tuple[str, ...]:
+        """From now on have the keys of `other` before those of now; ids of those that only stay, for files of before.
+
+        KeyMistakeError: an id is of another key there; nothing has changed.
+        """
+        for key_id, key in other._by_id.items():
+            if self._by_id.get(key_id, key) != key:
+                raise KeyMistakeError(f"the key {key_id!r} is another one than before; give a new key an id of its own")
+        staying = tuple(key_id for key_id in self._by_id if key_id not in other._by_id)
+        self._current, self._by_id = other._current, other._by_id | self._by_id
+        return staying
 
     def key(self, key_id: str, path: str) -> bytes:
         """The key of that id, which the file at `path` needs; KeyMissingError."""
         found = self._by_id.get(key_id)
         if found is None:
             text = f"it is encrypted with the key {key_id!r}, which is not among the keys here"
-            raise KeyMissingError(f"{text} ({', '.join(map(repr, self._by_id))})", path)
+            raise KeyMissingError(f"{text} ({', '.join(map(repr, self._by_id))})", path, key_id)
         return found
 
     def __repr__(self) -> str:
@@ -121,3 +135,10 @@ def new_key_line(key_id: str, random: Callable[[int], bytes]) -> str:
 def is_missing_key(error: OSError) -> bool:
     """Whether a file could not be opened for lack of its key."""
     return isinstance(error, KeyMissingError)
+
+
+def missing_key(error: BaseException | None) -> KeyMissingError | None:
+    """The lack of a key that this error came from; None: it came from anything else."""
+    while error is not None and not isinstance(error, KeyMissingError):
+        error = error.__cause__
+    return error

@@ -85,4 +85,14 @@ def test_what_cannot_be_read_again_changes_nothing(tmp_path: Path, caplog: pytes
     read_again(file, keys)
     assert keys.ids == ("second", "first")
     assert caplog.records[-1].levelname == "INFO"
+    file.write_text(OTHER)
+    read_again(file, keys)
+    assert keys.ids == ("second", "first")
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"{file} does not have the key first any more" in told
+    assert "penstock keys rewrap" in told
+    file.write_text(new_key_line("first", lambda length: b"x" * length))
+    read_again(file, keys)
+    assert keys.ids == ("second", "first")
+    assert "the key 'first' is another one than before" in caplog.text
     assert not any(line.split()[1] in caplog.text for line in (LINE, OTHER))

@@ -33,6 +33,11 @@ def raised(error: BaseException) -> int:
             1,
             "Error: read only until it is resumed\n  `penstock stream resume orders` has it take messages again\n",
         ),
+        (
+            RemoteError(ErrorCode.NO_ENCRYPTION_KEY, "no such key", key_id="first"),
+            1,
+            "Error: no such key\n  a new key does not open what is there; docs/how-to/encryption.md says where",
+        ),
         (RemoteError("a_code_of_tomorrow", "what now"), 1, "Error: what now\n"),
         (OperationalError("one\ntwo"), 1, "Error: one\n  two\n"),
         (Unavailable("nobody there"), 1, "Error: nobody there\n  start a broker"),

@@ -55,8 +55,8 @@ PREFERRED_MS = limits.PREFERRED_LEADER_STEADY_MS
 class Cluster:
     """Broker 1 leads the metadata of three; `commit` is the Raft group, and what it proposes waits until then."""
 
-    def __init__(self, brokers: int = 3) -> None:
-        self.controller = Controller(ONE, ControllerConfig())
+    def __init__(self, brokers: int = 3, *, has_keys: bool = True) -> None:
+        self.controller = Controller(ONE, ControllerConfig(), has_keys=has_keys)
         self.image = ClusterImage()
         self.now_ms = 1_000_000
         self.proposed: list[Proposal] = []
@@ -135,6 +135,7 @@ class Cluster:
         resigned: tuple[ResignedLeadership, ...] = (),
         applied: int = 0,
         has_nats: bool = True,
+        has_keys: bool = False,
         log_ends: tuple[LogEnd, ...] = (),
     ) -> Hashable:
         caller = self.caller()
@@ -145,6 +146,7 @@ class Cluster:
             unreachable=tuple(UnreachableLeader(one, self.image.brokers[one].incarnation) for one in unreachable),
             resigned=resigned,
             has_nats=has_nats,
+            has_keys=has_keys,
             log_ends=log_ends,
         )
         self.controller.heartbeat(caller, request, 77, self.now)
@@ -253,6 +255,16 @@ def test_a_fence_that_was_not_taken_is_proposed_again() -> None:
     assert cluster.after(3_000, ONE, TWO) == [fence(cluster, THREE)]
     cluster.controller.not_proposed(cluster.proposed.pop().number, RemoteError(ErrorCode.OVERLOADED, "later"))
     assert cluster.after(100, ONE, TWO) == [fence(cluster, THREE)]
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_who_has_keys_is_known_of_itself_and_of_others_once_they_have_said_so(has_keys: bool) -> None:
+    cluster = Cluster(has_keys=has_keys)
+    own = frozenset() if has_keys else {ONE}
+    assert (cluster.controller.without_keys(), cluster.controller.keys_unsaid()) == (own, {TWO, THREE})
+    cluster.heartbeat(TWO, has_keys=True)
+    cluster.heartbeat(THREE, has_keys=False)
+    assert (cluster.controller.without_keys(), cluster.controller.keys_unsaid()) == (own | {THREE}, frozenset())
 
 
 def test_a_heartbeat_says_who_leads_and_how_far_the_log_is() -> None:

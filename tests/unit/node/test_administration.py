@@ -50,6 +50,7 @@ class World:
         self.ms = 0
         self.silent: set[BrokerId] = set()
         self.keyless: set[BrokerId] = set()
+        self.unsaid: set[BrokerId] = set()
         self.here: list[Done] = []
         self.heard: list[Response | RemoteError] = []
         self.administration = Administration(
@@ -83,6 +84,9 @@ class World:
 
     def without_keys(self) -> frozenset[BrokerId]:
         return frozenset(self.keyless)
+
+    def keys_unsaid(self) -> frozenset[BrokerId]:
+        return frozenset(self.unsaid)
 
     @property
     def now(self) -> Now:
@@ -261,3 +265,20 @@ def test_what_is_encrypted_is_refused_where_too_few_brokers_have_keys() -> None:
     assert refused.code == ErrorCode.NO_ENCRYPTION_KEY
     assert "2 brokers are to hold a copy each, and broker 2 has no encryption keys" in refused.message
     assert not world.alone.quorum.image.streams
+
+
+def test_what_is_encrypted_waits_for_who_has_not_said_whether_it_has_keys() -> None:
+    world = World(ONE, TWO)
+    world.unsaid = {TWO}
+    world.ask(encrypted(2))
+    assert (world.codes, world.names) == ([ErrorCode.BROKER_UNAVAILABLE], [])  # it is asked again
+    world.ask(CREATE)
+    assert world.names == ["orders"]
+
+
+def test_one_broker_without_keys_is_named_as_one() -> None:
+    world = World(ONE)
+    world.keyless = {ONE}
+    world.ask(encrypted(None))
+    assert "1 broker is to hold a copy, and broker 1 has no encryption keys" in str(world.heard[0])
+    assert world.names == []

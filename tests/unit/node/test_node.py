@@ -534,3 +534,14 @@ def test_nats_patterns_of_the_harness() -> None:
     assert nats_matches("a.*.c", "a.b.c")
     assert not nats_matches("a.>", "a")
     assert not nats_matches("a.*", "a.b.c")
+
+
+# Keys
+
+
+def test_a_broker_that_is_alone_and_has_no_keys_makes_nothing_that_is_encrypted() -> None:
+    broker = Broker().start()
+    refused = error_of(broker, broker.create("orders", encryption="aes-256-gcm"))
+    assert refused.code == ErrorCode.NO_ENCRYPTION_KEY
+    assert "broker 1 has no encryption keys; set encryption_keys_file" in refused.message
+    assert broker.streams() == {}

@@ -12,7 +12,7 @@ from penstock.vfs import File
 from penstock.vfs import encrypted_format as form
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
-from penstock.vfs.keys import EncryptionKeys, KeyMissingError
+from penstock.vfs.keys import EncryptionKeys, KeyMissingError, KeyMistakeError
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.rewrapping import key_ids, rewrap
 from tests.encryption import encryption_keys
@@ -209,6 +209,26 @@ def test_new_files_take_the_first_key_and_old_ones_stay_readable() -> None:
     vfs.open("b.secret", create=True).write_at(0, b"b")
     assert [key_ids(memory, name) for name in ("a.secret", "b.secret")] == [("old",), ("new",)]
     assert all_of(vfs.open("a.secret")) == b"a"
+
+
+def test_keys_that_are_not_among_the_new_ones_stay_for_the_files_that_need_them() -> None:
+    memory = MemoryVfs()
+    vfs = encrypted(memory, encryption_keys("old"))
+    vfs.open("a.secret", create=True).write_at(0, b"a")
+    assert vfs.keys.replace(encryption_keys("new")) == ("old",)
+    vfs.open("b.secret", create=True).write_at(0, b"b")
+    assert (vfs.keys.current_id, vfs.keys.ids) == ("new", ("new", "old"))
+    assert key_ids(memory, "b.secret") == ("new",)
+    assert all_of(vfs.open("a.secret")) == b"a"
+    assert vfs.keys.replace(encryption_keys("newer", "new")) == ("old",)
+    assert vfs.keys.replace(encryption_keys("newer", "old")) == ("new",)
+
+
+def test_another_key_under_an_id_that_is_in_use_changes_nothing() -> None:
+    keys = encryption_keys("old")
+    with pytest.raises(KeyMistakeError, match="'old' is another one than before"):
+        keys.replace(EncryptionKeys([("new", b"?" * 32), ("old", b"!" * 32)]))
+    assert (keys.ids, keys.key("old", "")) == (("old",), encryption_keys("old").key("old", ""))
 
 
 def test_a_file_is_wrapped_anew_and_the_old_key_can_go() -> None:
