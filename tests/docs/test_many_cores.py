@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from penstock.broker.child import parse_ready
 from penstock.broker.config import load
 from penstock.broker.machine import planned
@@ -53,7 +55,10 @@ def test_its_commands_work(tmp_path: Path) -> None:
         machine.end()
 
 
-def test_its_machines_make_one_cluster() -> None:
+def test_its_machines_make_one_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cluster.secret", "admin.password"):
+        (tmp_path / name).write_text("a secret that is long enough for all of it\n")
     lines = [line for line in LINES if line.startswith("penstock serve") and "--nats" in line]
     assert len(lines) == 2
     for line in lines:

@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 
 from penstock.broker.child import ReadyLine, parse_ready, serving
 from penstock.cli.app import app
-from penstock.cli.options import complete_stream
 from penstock.hot import is_compiled
 from tests.broker_process import running_broker
 from tests.extent import needs_time
@@ -480,26 +479,27 @@ def test_help_is_quick() -> None:
     assert not modules & {"pyarrow", "pyarrow.lib", "nats", "asyncio", "ssl", "penstock.client.aio", "penstock.node"}
 
 
-def test_names_of_streams_are_completed(
-    run: Run, broker: ReadyLine, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENSTOCK_SERVER", broker.client)
-    assert complete_stream(stream[:-3]) == [stream]
-    assert complete_stream("no-such") == []
-    monkeypatch.setenv("PENSTOCK_SERVER", "127.0.0.1:1")
-    assert complete_stream(stream[:-3]) == []
-
-
-def test_the_shell_gets_completions(broker: ReadyLine, stream: str) -> None:
+def completed(line: str, server: str) -> list[str]:
+    """What the shell offers at the end of a line."""
     environment = {
         **os.environ,
-        "PENSTOCK_SERVER": broker.client,
+        "PENSTOCK_SERVER": server,
         "_PENSTOCK_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"penstock read {stream[:-3]}",
-        "COMP_CWORD": "2",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
     }
     done = subprocess.run(PENSTOCK, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
-    assert done.stdout.decode().split() == [stream]
+    assert not done.stderr, done.stderr
+    return done.stdout.decode().split()
+
+
+def test_names_of_streams_are_completed(broker: ReadyLine, stream: str) -> None:
+    nobody = "127.0.0.1:1"
+    assert completed(f"penstock read {stream[:-3]}", broker.client) == [stream]
+    assert completed("penstock read no-such", broker.client) == []
+    assert completed(f"penstock read {stream[:-3]}", nobody) == []
+    for line in ("penstock --server {} read {}", "penstock read --server {} {}"):
+        assert completed(line.format(broker.client, stream[:-3]), nobody) == [stream]
 
 
 def test_as_json_a_start_that_fails_says_why_in_the_log(tmp_path: Path) -> None:

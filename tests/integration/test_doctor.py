@@ -304,6 +304,24 @@ async def test_a_cluster_that_lost_a_broker_is_ill_where_that_shows(cluster: Clu
     assert code == 1
 
 
+async def test_brokers_that_restarted_one_after_the_other_left_no_time_in_which_nobody_listened(
+    cluster: ClusterProcesses,
+) -> None:
+    async with cluster.client(1) as client:
+        await client.create_stream("orders", "orders.>", replicas=3)
+    await cluster.in_sync("orders", {1, 2, 3}, 1)
+    for number in (1, 2, 3):
+        broker = cluster.brokers[number]
+        assert broker.stop() == 0
+        broker.listen = broker.client_address
+        broker.start()
+        await cluster.all_live()
+        await cluster.in_sync("orders", {1, 2, 3}, number)
+    _, findings = await examine(cluster.brokers[1].client_address)
+    told_of = [text for _, text in told(findings, "gaps")]
+    assert not [text for text in told_of if text.startswith("broker")], told_of
+
+
 async def test_without_a_broker_it_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from penstock.cli import main; main()", "doctor", "--server", "127.0.0.1:1"]
     process = await asyncio.create_subprocess_exec(

@@ -81,8 +81,12 @@ class NkeyClient:
 
 
 def public_key_mistake(public_key: str) -> str | None:
-    """Why it is not the public nkey of a user; None if it is."""
-    return None if _raw(public_key) is not None else f"{public_key!r} is not the public nkey of a user (U…)"
+    """Why it is not the public nkey of a user; None if it is. What is none is not repeated: it may be a secret."""
+    if _raw(public_key) is not None:
+        return None
+    if public_key.strip().startswith("S"):
+        return "that is a seed, or meant to be one, and stays with whom it is: give its public key (U…)"
+    return "that is not the public nkey of a user: it is 56 characters that begin with U"
 
 
 def _raw(public_key: str) -> bytes | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import output
+from penstock.cli.completing import OPERATIONS, complete_operations, complete_stream, complete_user
 from penstock.cli.failure import FAILED, clearly
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
@@ -15,15 +16,12 @@ from penstock.cli.options import (
     Json,
     Server,
     Timeout,
-    complete_stream,
     connected,
     examples,
 )
 
 if TYPE_CHECKING:
     from penstock.access import Rule
-
-_OPERATIONS = ("read", "append", "create", "alter", "delete", "commit_offsets", "admin")
 
 app = typer.Typer(
     cls=Group,
@@ -37,9 +35,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_User = Annotated[str, typer.Argument(metavar="USER", help="The user's name; '*' is everybody.")]
+_User = Annotated[
+    str, typer.Argument(metavar="USER", help="The user's name; '*' is everybody.", autocompletion=complete_user)
+]
 _Operations = Annotated[
-    str, typer.Argument(metavar="OPERATION[,…]", help=f"{', '.join(_OPERATIONS)}; several with commas between.")
+    str,
+    typer.Argument(
+        metavar="OPERATION[,…]",
+        help=f"{', '.join(OPERATIONS)}; several with commas between.",
+        autocompletion=complete_operations,
+    ),
 ]
 _Stream = Annotated[
     str | None,
@@ -64,10 +69,10 @@ def _rules(operations: str, stream: str | None, subject: str | None, group: str 
     from penstock.client.users import rule
 
     names = [name.strip().replace("-", "_") for name in operations.split(",") if name.strip()]
-    if unknown := [name for name in names if name not in _OPERATIONS]:
-        raise typer.BadParameter(f"{', '.join(unknown)}: no such operation; there are {', '.join(_OPERATIONS)}")
+    if unknown := [name for name in names if name not in OPERATIONS]:
+        raise typer.BadParameter(f"{', '.join(unknown)}: no such operation; there are {', '.join(OPERATIONS)}")
     if not names:
-        raise typer.BadParameter(f"which operation? There are {', '.join(_OPERATIONS)}")
+        raise typer.BadParameter(f"which operation? There are {', '.join(OPERATIONS)}")
     return [
         rule(name, stream=stream, subject=subject, group=group if name == "commit_offsets" else None)  # type: ignore[arg-type]
         for name in names
@@ -131,7 +136,10 @@ def _who(user: str) -> str:
 @clearly
 def list_rules(
     ctx: typer.Context,
-    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Only of this user.  Default: of all.")] = None,
+    user: Annotated[
+        str | None,
+        typer.Argument(metavar="[USER]", help="Only of this user.  Default: of all.", autocompletion=complete_user),
+    ] = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -146,9 +154,7 @@ def list_rules(
     rows = [(one.name, rule) for one in found.users if user in (None, one.name) for rule in one.rules]
     if as_json:
         for name, rule in rows:
-            fields = ("operation", "stream", "subject", "group")
-            shown = {field: getattr(rule, field) for field in fields if getattr(rule, field)}
-            output.print_json({"user": name, **shown})
+            output.print_json({"user": name, **rule_fields(rule)})
         return
     table = output.table("user", "may", "streams", "subjects", "groups")
     for name, rule in rows:
@@ -157,11 +163,19 @@ def list_rules(
     output.console().print(table)
 
 
+def rule_fields(rule: Rule) -> dict[str, str]:
+    """One rule for scripts."""
+    fields = ("operation", "stream", "subject", "group")
+    return {field: str(getattr(rule, field)) for field in fields if getattr(rule, field)}
+
+
 @clearly
 def try_out(
     ctx: typer.Context,
     user: _User,
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help=f"{', '.join(_OPERATIONS)}.")],
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help=f"{', '.join(OPERATIONS)}.", autocompletion=complete_operations)
+    ],
     stream: Annotated[
         str, typer.Option("--stream", metavar="NAME", help="On this stream.", autocompletion=complete_stream)
     ] = "",
@@ -179,8 +193,8 @@ def try_out(
 ) -> None:
     """Say whether a user may do something, and which rule says so; nothing is done. Exit code 1: it may not."""
     operation = operation.replace("-", "_")
-    if operation not in _OPERATIONS:
-        raise typer.BadParameter(f"{operation}: no such operation; there are {', '.join(_OPERATIONS)}")
+    if operation not in OPERATIONS:
+        raise typer.BadParameter(f"{operation}: no such operation; there are {', '.join(OPERATIONS)}")
     with connected(ctx, server, timeout) as (client, seconds):
         answer = client.users.may(user, operation, stream=stream, subject=subject, group=group, timeout=seconds)  # type: ignore[arg-type]
     if as_json:

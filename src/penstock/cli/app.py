@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -31,9 +30,9 @@ from penstock.cli import (
     users,
     verify,
 )
+from penstock.cli.connection_options import with_connection_options
 from penstock.cli.help import Command, Group
-from penstock.cli.options import CREDENTIALS_VARIABLE, CredentialsOption, Debug, Globals, Server, examples
-from penstock.cli.tls_options import with_tls_options
+from penstock.cli.options import Debug, Globals, Server, examples
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -71,11 +70,10 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-@with_tls_options
+@with_connection_options
 def globals_before_the_command(
     ctx: typer.Context,
     server: Server = None,
-    credentials: CredentialsOption = None,
     debug: Debug = False,
     version: Annotated[
         bool,
@@ -83,9 +81,7 @@ def globals_before_the_command(
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""
-    if credentials is not None:  # for Spark, and what else this program starts
-        os.environ[CREDENTIALS_VARIABLE] = str(credentials.absolute())
-    ctx.obj = Globals(server, credentials)
+    ctx.obj = Globals(server)
 
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)

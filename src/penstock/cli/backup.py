@@ -13,8 +13,9 @@ from penstock import __version__
 from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes
 from penstock.cli import output
+from penstock.cli.completing import complete_stream
 from penstock.cli.failure import clearly, say_note
-from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, complete_stream, connected, examples
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
     from penstock.cli.backup_files import Manifest, PartitionBackup, StreamBackup

@@ -22,7 +22,7 @@ from penstock.base.errors import (
     PenstockError,
     RemoteError,
 )
-from penstock.cli.tls_options import with_tls_options
+from penstock.cli.connection_options import with_connection_options
 
 FAILED = 1
 USED_WRONGLY = 2
@@ -95,7 +95,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
                 raise
             raise typer.Exit(report(error)) from None
 
-    return with_tls_options(run)
+    return with_connection_options(run)
 
 
 def _forget_stdout() -> None:

@@ -8,6 +8,7 @@ import typer
 
 from penstock.base.errors import ErrorCode
 from penstock.cli import output, places
+from penstock.cli.completing import complete_stream
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import FAILED, advising, clearly, say_error
 from penstock.cli.help import Command, Group
@@ -19,7 +20,6 @@ from penstock.cli.options import (
     StreamArgument,
     Timeout,
     Yes,
-    complete_stream,
     connected,
     examples,
 )

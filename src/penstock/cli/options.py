@@ -6,20 +6,18 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from penstock.base.units import parse_duration_us
+from penstock.cli.completing import complete_stream, stream_names
+from penstock.cli.connection_options import CONNECTION_PANEL as CONNECTION_PANEL
 from penstock.cli.failure import show_tracebacks
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
-CONNECTION_PANEL = "Connection"
-CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # as of `client.credentials`, which loads more than a command needs
-_COMPLETION_TIMEOUT_S = 1.0
 _SERVER_HELP = (
     "A broker, or several of a cluster; tls:// before it: through TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
 )
@@ -29,7 +27,6 @@ class Globals(NamedTuple):
     """What was given before the command's name."""
 
     server: str | None = None
-    credentials: Path | None = None
 
 
 def _debug(value: bool) -> bool:
@@ -51,15 +48,6 @@ def _seconds(text: str) -> float:
 Server = Annotated[
     str | None,
     typer.Option("--server", metavar="HOST:PORT[,…]", help=_SERVER_HELP, rich_help_panel=CONNECTION_PANEL),
-]
-CredentialsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--credentials",
-        metavar="FILE",
-        help="A file with one line: a token, an nkey seed, or USER:PASSWORD.  Default: $PENSTOCK_CREDENTIALS.",
-        rich_help_panel=CONNECTION_PANEL,
-    ),
 ]
 Timeout = Annotated[
     str,
@@ -116,7 +104,6 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
     seconds = _seconds(timeout)
     found = ctx.find_object(Globals)
     at = server or (found.server if found else None)
-    options.setdefault("credentials", found.credentials if found else None)
     with blocking.connect(at, name="penstock-cli", timeout=seconds, **options) as client:
         try:
             yield client, seconds
@@ -126,33 +113,16 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
             raise
 
 
-def _stream_names(client: Client) -> list[str]:
-    infos = client.streams(timeout=_COMPLETION_TIMEOUT_S)
-    return [info.name for info in infos if not info.config.is_internal]
-
-
 def _similar(client: Client, name: str) -> list[str]:
     """What may have been meant; nothing if there is nothing like it, or nobody answers."""
     from penstock.base.errors import PenstockError
 
     known: list[str] = []
     with suppress(PenstockError, OSError):
-        known = _stream_names(client) if name else []
+        known = stream_names(client) if name else []
     folded = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), folded, n=3)
     return [f"did you mean {' or '.join(folded[one] for one in close)}?"] if close else []
-
-
-def complete_stream(incomplete: str) -> list[str]:
-    """Names of streams for shell completion; none if no broker answers at once."""
-    from penstock.base.errors import PenstockError
-    from penstock.client import blocking
-
-    with suppress(PenstockError, OSError, ValueError):
-        with blocking.connect(name="penstock-completion", timeout=_COMPLETION_TIMEOUT_S) as client:
-            names = _stream_names(client)
-        return [name for name in names if name.startswith(incomplete)]
-    return []
 
 
 StreamArgument = Annotated[

@@ -9,8 +9,9 @@ import typer
 from penstock.base import limits
 from penstock.base.units import format_bytes
 from penstock.cli import output
+from penstock.cli.completing import complete_stream
 from penstock.cli.failure import FAILED, clearly, say_error
-from penstock.cli.options import Debug, Json, Server, complete_stream, examples
+from penstock.cli.options import Debug, Json, Server, examples
 from penstock.cli.pipeline_options import Config, Master, config_of, servers_of
 from penstock.cli.spark_session import spark_session
 

@@ -251,14 +251,29 @@ def list_streams(
     """List all streams."""
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [info for info in client.streams(timeout=seconds) if also_internal or not info.config.is_internal]
+        sees_all = bool(infos) or as_json or _sees_all(client, seconds)
     if as_json:
         for info in infos:
             output.print_json(info)
     elif infos:
         console = output.console()
         console.print(report.stream_table(infos, width=console.width))
+    elif not sees_all:
+        typer.echo("no streams that you may see; `penstock acl list` shows what you may", err=True)
     else:
         typer.echo("no streams yet; make one with `penstock stream create NAME SUBJECT`", err=True)
+
+
+def _sees_all(client: Client, seconds: float) -> bool:
+    """Whether a stream that is there is one that whoever asks may see, as far as the broker says."""
+    from penstock.base.errors import PenstockError
+
+    try:
+        found = client.users.all(timeout=seconds)
+    except PenstockError:  # such as of an older broker, which knows no users
+        return True
+    rules = [str(rule) for one in found.users if one.name in ("*", found.user) for rule in one.rules]
+    return not found.is_guarded or "admin" in rules
 
 
 @clearly

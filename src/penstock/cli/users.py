@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base import limits
+from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
 from penstock.cli import output
+from penstock.cli.acl import rule_fields
+from penstock.cli.completing import complete_user
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import FAILED, clearly, say_error
 from penstock.cli.help import Command, Group
@@ -41,7 +44,8 @@ app = typer.Typer(
 NONE = "none"
 _MIN_PASSWORD_CHARS = 8
 
-UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+_NewUser = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+_User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", autocompletion=complete_user)]
 _PasswordFile = Annotated[
     Path | None,
     typer.Option("--password-file", metavar="FILE", help="A file that holds the password; - reads it from stdin."),
@@ -61,7 +65,7 @@ _Out = Annotated[
 @clearly
 def add(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _NewUser,
     admin: Annotated[bool, typer.Option("--admin", help="It may do everything.")] = False,
     password_file: _PasswordFile = None,
     token: _Token = False,
@@ -99,6 +103,8 @@ def list_users(
     debug: Debug = False,
 ) -> None:
     """List users, with what they log in, and how many rules they have. Who is no administrator sees himself."""
+    from msgspec.structs import asdict
+
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
     if not found.is_guarded:
@@ -107,7 +113,8 @@ def list_users(
     users = [one for one in found.users if one.name != "*"]
     if as_json:
         for one in users:
-            output.print_json(one)
+            named = {"rules": [rule_fields(rule) for rule in one.rules], "quotas": asdict(one.quotas)}
+            output.print_json({**asdict(one), **named})
         return
     table = output.table("user", "logs in with", "rules", "append/s", "fetch/s", "connections", "since")
     for one in users:
@@ -138,7 +145,7 @@ def _rate_text(rate: int | None) -> str | None:
 @clearly
 def rotate(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _User,
     password_file: _PasswordFile = None,
     token: _Token = False,
     nkey: _Nkey = None,
@@ -160,6 +167,8 @@ def rotate(
     is_given = password_file is not None or token or nkey is not None
     made = [_credential(user, password_file, token=token, nkey=nkey, expires=expires)] if is_given or not drop else []
     with connected(ctx, server, timeout) as (client, seconds), _kept(made[0] if made else None, out):
+        if drop:
+            _need_credentials(client.users.get(user, timeout=seconds), user, drop)
         client.users.alter(user, add=made, drop=drop or (), timeout=seconds)
         now = client.users.get(user, timeout=seconds)
     if made:
@@ -168,10 +177,22 @@ def rotate(
     typer.echo(f"user {user} logs in with{left}", err=True)
 
 
+def _need_credentials(there: UserInfo | None, user: str, ids: list[str]) -> None:
+    """A broker takes away what is not there without a word, and somebody who has mistyped it thinks that it is gone."""
+    if there is None:
+        say_error(f"there is no user {user}")
+        raise typer.Exit(FAILED)
+    missing = sorted(set(ids) - {one.credential_id for one in there.credentials})
+    if missing:
+        has = ", ".join(map(_credential_text, there.credentials)) or "none"
+        say_error(f"user {user} has no token or nkey {', '.join(missing)}; it has {has}. Nothing was changed")
+        raise typer.Exit(FAILED)
+
+
 @clearly
 def limit(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _User,
     append_rate: Annotated[
         str | None,
         typer.Option("--append-rate", metavar="SIZE", help=f"Bytes a second that it may append; {NONE}: no limit."),
@@ -227,7 +248,7 @@ def _quotas_text(quotas: Quotas) -> str:
 @clearly
 def delete(
     ctx: typer.Context,
-    user: UserArgument,
+    user: _User,
     yes: Yes = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -259,8 +280,13 @@ def _credential(user: str, password_file: Path | None, *, token: bool, nkey: str
 
 def _password(user: str, file: Path | None) -> str:
     if file is not None:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
-            password = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().rstrip("\r\n")
+        from penstock.client.credentials import file_failure
+
+        try:
+            with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+                password = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OperationalError(file_failure(file, error)) from None
     elif not sys.stdin.isatty():
         raise typer.BadParameter("nobody is there to type a password; give --password-file, --token or --nkey")
     else:

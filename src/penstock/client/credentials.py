@@ -8,16 +8,18 @@
 | `PENSTOCK_USER` and `PENSTOCK_PASSWORD` | a user and a password                                        |
 
 Rules: a file is read anew for each connection, so that what it holds can be changed while programs run. It holds one
-line: a token, an nkey seed, or USER:PASSWORD.
+line: a token, an nkey seed, or USER:PASSWORD. What is given in the place of a file and looks like one of these is in no
+error.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from penstock.access.proving import Credentials
+from penstock.access.proving import TOKEN_PREFIX, Credentials
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 
@@ -25,6 +27,8 @@ FILE_VARIABLE = "PENSTOCK_CREDENTIALS"
 TOKEN_VARIABLE = "PENSTOCK_TOKEN"
 USER_VARIABLE, PASSWORD_VARIABLE = "PENSTOCK_USER", "PENSTOCK_PASSWORD"
 VARIABLES = (FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, PASSWORD_VARIABLE)
+
+_SECRET = re.compile(rf"{TOKEN_PREFIX}|:|\n|S[A-Z][A-Z2-7]{{20}}")  # a file's name seldom has any of these
 
 Given = Credentials | str | os.PathLike[str] | None
 Show = Callable[[], Credentials | None]
@@ -51,6 +55,17 @@ def credentials_of(given: Given, environment: Mapping[str, str] = os.environ) ->
     return lambda: None
 
 
+def file_failure(file: Path, error: Exception) -> str:
+    """What to say of a file of credentials that cannot be read, or of what was given in its place."""
+    if _SECRET.search(str(file)) is None:
+        return f"cannot read the credentials in {file}: {getattr(error, 'strerror', None) or error}"
+    return (
+        "what was given as the file of credentials looks like the secret itself, and is not repeated here. "
+        f"Write it to a file; or set {TOKEN_VARIABLE}, or {USER_VARIABLE} and {PASSWORD_VARIABLE}; "
+        "in Python give penstock.Credentials.token(…), .password(…) or .nkey(…)"
+    )
+
+
 class _File:
     """Reads it each time; what was made of the same text is used again, with what was computed of it."""
 
@@ -64,7 +79,7 @@ class _File:
             with self._file.open("rb") as opened:
                 text = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise OperationalError(f"cannot read the credentials in {self._file}: {error}") from None
+            raise OperationalError(file_failure(self._file, error)) from None
         if text != self._text or self._made is None:
             try:
                 self._made, self._text = Credentials.parsed(text), text

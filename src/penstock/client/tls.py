@@ -146,7 +146,9 @@ class ClientTls:
                 context.load_cert_chain(options.cert, options.key, password=lambda: "")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "strerror", None) or error
-            raise ValueError(f"cannot use {file} for TLS: {reason}") from None
+            has_no_key = file == options.cert and isinstance(error, ssl.SSLError)
+            keyless = "; a key is needed beside it, if it holds none (tls key=, --tls-key)" if has_no_key else ""
+            raise ValueError(f"cannot use {file} for TLS: {reason}{keyless}") from None
         return context
 
 

@@ -13,6 +13,7 @@ from penstock.messages import BrokerInfo, GapInfo, PartitionHealth, PartitionInf
 
 _RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
 _REPLICAS_USUAL = 3
+_STOPPED = "the broker was stopped"  # the reason of a gap before which a broker has handed over what it led
 
 Part = tuple[str, PartitionInfo, StreamInfo]
 
@@ -97,6 +98,8 @@ def _gaps(parts: Sequence[Part], statuses: Sequence[StatusResponse], now_us: int
     for name, part, _ in parts:
         for gap in part.gaps:
             told.setdefault(gap, name)
+    for gap in _handed_over(parts, statuses):
+        told.pop(gap, None)
 
     def wrong() -> Iterator[Finding]:
         for gap, where in sorted(told.items(), key=lambda item: -item[0].start_us):
@@ -109,6 +112,30 @@ def _gaps(parts: Sequence[Part], statuses: Sequence[StatusResponse], now_us: int
                 yield warn(check, f"{where}: nobody listened for {lasted}, {ago} ago ({gap.reason})", _GAP)
 
     yield from bounded(wrong(), ok(check, "none in the last 24 hours"))
+
+
+def _handed_over(parts: Sequence[Part], statuses: Sequence[StatusResponse]) -> Iterator[GapInfo]:
+    """The gaps of brokers that were stopped in good order, where others could lead all that was theirs meanwhile.
+
+    In which nobody did nevertheless, a partition has a gap of its own. After a crash nobody listens until others are
+    elected: such a gap is none of these.
+    """
+    gaps = {status.broker_id: status.nats.gaps for status in statuses}
+    for broker_id, own in gaps.items():
+        held = [
+            [one for one in part.replicas if one != broker_id] for _, part, _ in parts if broker_id in part.replicas
+        ]
+        for gap in own:
+            if gap.reason == _STOPPED and all(
+                any(one in gaps and not any(_overlap(gap, other) for other in gaps[one]) for one in others)
+                for others in held
+            ):
+                yield gap
+
+
+def _overlap(one: GapInfo, other: GapInfo) -> bool:
+    begins_before_end = other.end_us is None or one.start_us < other.end_us
+    return begins_before_end and (one.end_us is None or other.start_us < one.end_us)
 
 
 _GAP = "what was published then was never acked: publishers must send again what got no ack"

@@ -11,7 +11,10 @@ def denied(who: Principal | None, operation: Operation, where: str) -> RemoteErr
     """What somebody is told who may not do that."""
     name = "somebody" if who is None else who.name
     on = f" on {where}" if where else ""
-    text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
+    if operation is Operation.ADMIN:
+        text = f"that is for administrators, and user {name!r} is none (`penstock acl list`)"
+    else:
+        text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
     return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)
 
 

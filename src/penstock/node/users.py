@@ -74,21 +74,18 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
     subject = request.subject
     if request.stream in image.names:
         subject = image.by_name(request.stream).config.subject
-    group = request.group or None
-    deciding = [rule for rule in rules if scope((rule,), request.operation, request.stream, subject, group=group)]
-    whole = [
-        rule for rule in deciding if scope((rule,), request.operation, request.stream, subject, group=group).is_all
-    ]
-    if whole:
-        return TestAccessResponse(is_allowed=True, reason=str(whole[0]))
-    found = scope(tuple(deciding), request.operation, request.stream, subject, group=group)
-    if found and request.subject:
-        is_allowed = found.covers((request.subject,))
-        return TestAccessResponse(is_allowed=is_allowed, reason=str(deciding[0]), subjects=found.subjects)
-    if found:
-        text = f"only where all is on {', '.join(found.subjects)}"
-        return TestAccessResponse(is_allowed=False, reason=text, subjects=found.subjects)
-    return TestAccessResponse(is_allowed=False, reason="no rule allows it")
+    wanted = (request.operation, request.stream, subject)
+    scopes = {rule: scope((rule,), *wanted, group=request.group or None) for rule in rules}
+    nearest = sorted((rule for rule, found in scopes.items() if found), key=lambda rule: not scopes[rule].is_all)
+    subjects = tuple(one for rule in nearest for one in scopes[rule].subjects)
+    asked = (request.subject,) if request.subject else None
+    for rule in nearest:
+        if scopes[rule].is_all:
+            return TestAccessResponse(is_allowed=True, reason=str(rule))
+        if scopes[rule].covers(asked):
+            return TestAccessResponse(is_allowed=True, reason=str(rule), subjects=subjects)
+    near = f"; nearest: {', '.join(map(str, nearest))}" if nearest else ""
+    return TestAccessResponse(is_allowed=False, reason=f"no rule allows it{near}", subjects=subjects)
 
 
 def user_info(user: User) -> UserInfo:

@@ -9,7 +9,16 @@ import pytest
 from penstock.base.ids import BrokerId, LeaderEpoch, StreamId, TimestampUs
 from penstock.doctor.findings import Finding, Result
 from penstock.doctor.streams import judge_streams
-from penstock.messages import BrokerInfo, DamageInfo, FollowerInfo, GapInfo, PartitionInfo, StreamInfo
+from penstock.messages import (
+    BrokerInfo,
+    DamageInfo,
+    FollowerInfo,
+    GapInfo,
+    NatsStatus,
+    PartitionInfo,
+    StatusResponse,
+    StreamInfo,
+)
 from penstock.messages.streams import ReportedConfig
 
 NOW_US = 1_700_000_000_000_000
@@ -83,6 +92,49 @@ def test_gaps_of_today_are_told(start_us: int, end_us: int | None, result: Resul
     end = None if end_us is None else TimestampUs(end_us)
     gap = GapInfo(start_us=TimestampUs(start_us), end_us=end, reason="why")
     assert [(one.result, one.found) for one in judged(stream(gaps=(gap,)), "gaps")] == [(result, found)]
+
+
+STOPPED = "the broker was stopped"
+CRASHED = "the broker stopped without saying so"
+
+
+def of_broker(broker_id: int, *gaps: tuple[int, int, str]) -> StatusResponse:
+    made = tuple(
+        GapInfo(start_us=TimestampUs(NOW_US - start), end_us=TimestampUs(NOW_US - end), reason=reason)
+        for start, end, reason in gaps
+    )
+    return StatusResponse(
+        broker_id=BrokerId(broker_id),
+        broker_version="1",
+        cluster_id="c",
+        address=f"b{broker_id}:7422",
+        started_us=TimestampUs(NOW_US - HOUR_US),
+        uptime_ms=1,
+        nats=NatsStatus(state="connected", gaps=made),
+    )
+
+
+LATER = (1_000_000, 500_000, STOPPED)
+GAPS_OF_BROKERS = {
+    # gaps by broker, what is not usual of the partition, whether something is told
+    "restarted, one after the other": ({1: [(9_000_000, 8_000_000, STOPPED)], 2: [LATER], 3: []}, {}, False),
+    "the third one listened": ({1: [LATER], 2: [LATER], 3: []}, {}, False),
+    "all were stopped at once": ({1: [LATER], 2: [LATER], 3: [LATER]}, {}, True),
+    "only two have copies": ({1: [LATER], 2: [LATER], 3: []}, {"replicas": (1, 2)}, True),
+    "nobody else has a copy": ({1: [LATER], 2: [], 3: []}, {"replicas": (1,)}, True),
+    "nobody knows of the others": ({1: [LATER]}, {}, True),
+    "killed": ({1: [(9_000_000, 8_000_000, CRASHED)], 2: [], 3: []}, {}, True),
+}
+
+
+@pytest.mark.parametrize(("gaps", "part", "is_told"), GAPS_OF_BROKERS.values(), ids=list(GAPS_OF_BROKERS))
+def test_a_broker_that_was_stopped_while_others_listened_left_no_gap(
+    gaps: dict[int, list[tuple[int, int, str]]], part: dict[str, Any], is_told: bool
+) -> None:
+    statuses = [of_broker(broker_id, *own) for broker_id, own in gaps.items()]
+    led = stream(gaps=statuses[0].nats.gaps, **part)  # broker 1 leads it again
+    found = [one for one in judge_streams([led], [], statuses, NOW_US) if one.check == "gaps"]
+    assert [one.result for one in found] == [Result.WARN if is_told else Result.OK]
 
 
 ONE = {"replicas": (1,), "isr": (1,)}

@@ -589,7 +589,10 @@ def test_test_says_which_rule_decides(broker) -> None:
         answer = broker.ask(TestAccessRequest(name="bob", operation=operation, **fields), TestAccessResponse)
         return answer.is_allowed, answer.reason
 
-    assert tried(READ, stream="orders") == (False, "only where all is on orders.eu.>")
+    near = "no rule allows it; nearest: read on subject orders.eu.>"
+    assert tried(READ, stream="orders") == (False, near)
+    assert tried(READ, stream="orders", subject="orders.us.x") == (False, near)
+    assert tried(READ, stream="other", subject="other") == (False, "no rule allows it")
     assert tried(READ, stream="orders", subject="orders.eu.x") == (True, "read on subject orders.eu.>")
     assert tried(READ, stream="new", subject="orders.eu.*")[0]
     assert tried(COMMIT, stream="orders", group="b1") == (True, "commit_offsets on stream orders group b*")

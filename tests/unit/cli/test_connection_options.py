@@ -1,7 +1,8 @@
-"""`--tls-ca` and its neighbours: they say how the server is reached, wherever that was named."""
+"""`--tls-ca` and its neighbours say how the server is reached, wherever that was named; `--credentials` who asks."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ HERE = Path.cwd()
 
 def reached(arguments: list[str], monkeypatch: pytest.MonkeyPatch, **environment: str) -> Any:
     """What a command gets as its server."""
+    return asked(arguments, monkeypatch, **environment)[0]
+
+
+def asked(arguments: list[str], monkeypatch: pytest.MonkeyPatch, **environment: str) -> tuple[Any, str | None]:
+    """The same, and which file of credentials counts."""
     got: list[Any] = []
     program = typer.Typer()
 
@@ -30,9 +36,10 @@ def reached(arguments: list[str], monkeypatch: pytest.MonkeyPatch, **environment
     @clearly
     def ask(ctx: typer.Context, name: str, server: Server = None) -> None:
         found = ctx.find_object(Globals)
-        got.append(server or (found.server if found else None))
+        got.append((server or (found.server if found else None), os.environ.get("PENSTOCK_CREDENTIALS")))
 
     monkeypatch.delenv("PENSTOCK_SERVER", raising=False)
+    monkeypatch.setenv("PENSTOCK_CREDENTIALS", "/environment")  # what a command sets goes with the test
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     result = CliRunner().invoke(program, arguments)
@@ -63,6 +70,20 @@ def test_they_go_with_the_server_of_the_environment(monkeypatch: pytest.MonkeyPa
     assert reached(arguments, monkeypatch, PENSTOCK_SERVER="a:1,b:2") == "tls://a:1?ca=/ca,tls://b:2?ca=/ca"
 
 
+@pytest.mark.parametrize(
+    ("line", "file"),
+    {
+        "ask x": "/environment",
+        "--credentials /before ask x": "/before",
+        "ask x --credentials /behind": "/behind",
+        "--credentials /before ask x --credentials /behind --server a:1": "/behind",
+        "ask x --credentials behind": f"{HERE}/behind",
+    }.items(),
+)
+def test_credentials_before_a_command_and_behind_it(line: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(line.split(), monkeypatch)[1] == file
+
+
 def test_every_command_that_takes_a_server_takes_them() -> None:
     stack: list[Any] = [typer.main.get_command(app)]
     count = 0
@@ -71,6 +92,6 @@ def test_every_command_that_takes_a_server_takes_them() -> None:
         names = {name for one in command.params for name in one.opts}
         if "--server" in names:
             count += 1
-            assert {"--tls-ca", "--tls-cert", "--tls-key"} <= names, command.name
+            assert {"--credentials", "--tls-ca", "--tls-cert", "--tls-key"} <= names, command.name
         stack += getattr(command, "commands", {}).values()
     assert count > 20

@@ -1,0 +1,79 @@
+"""Names of streams, users and operations for the shell, which completes them.
+
+Rules: a broker is asked as the line would have it asked that is being typed: `--server`, `--credentials` and the
+options for TLS count, before the command or behind it, then the environment. If none answers at once, no names are
+offered: nothing is said of it in the middle of somebody's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.cli.connection_options import reached
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+
+COMPLETION_TIMEOUT_S = 1.0
+OPERATIONS = ("read", "append", "create", "alter", "delete", "commit_offsets", "admin")
+
+
+def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of streams."""
+    return _beginning(incomplete, _asked(ctx, stream_names))
+
+
+def complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of users; who is no administrator is offered himself."""
+    return _beginning(incomplete, _asked(ctx, _user_names))
+
+
+def complete_operations(incomplete: str) -> list[str]:
+    """Operations, several with commas between."""
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    return [f"{before}{comma}{one}" for one in _beginning(last, OPERATIONS) if one not in given]
+
+
+def stream_names(client: Client) -> list[str]:
+    """All but those that Penstock keeps for itself."""
+    infos = client.streams(timeout=COMPLETION_TIMEOUT_S)
+    return [info.name for info in infos if not info.config.is_internal]
+
+
+def _user_names(client: Client) -> list[str]:
+    return [one.name for one in client.users.all(timeout=COMPLETION_TIMEOUT_S).users if one.name != "*"]
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _asked(ctx: typer.Context, ask: Callable[[Client], list[str]]) -> list[str]:
+    from penstock.base.errors import PenstockError
+    from penstock.client import blocking
+
+    given = _typed(ctx)
+    server = reached(given.pop("server", None), given)
+    credentials = given.get("credentials")
+    with (
+        suppress(PenstockError, OSError, ValueError),
+        blocking.connect(
+            server, credentials=credentials, name="penstock-completion", timeout=COMPLETION_TIMEOUT_S
+        ) as client,
+    ):
+        return ask(client)
+    return []
+
+
+def _typed(ctx: Any) -> dict[str, Any]:
+    """The options of the line so far, the nearest first."""
+    given: dict[str, Any] = {}
+    while ctx is not None:
+        given = {**{name: value for name, value in ctx.params.items() if value}, **given}
+        ctx = ctx.parent
+    return given

@@ -1,0 +1,125 @@
+"""`penstock user …` and `penstock acl …` against a real broker: what they refuse, and how they say it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess, running_broker
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+TOKEN = "pst_admin_4f3a9c21_" + "0123456789abcdef" * 4
+SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"  # made for nothing else
+NAMED = "admin:a password"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data", "--auth") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def penstock(broker: BrokerProcess) -> Run:
+    """The program, as the administrator, unless `more` of the environment says otherwise."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        known = {
+            "PENSTOCK_SERVER": broker.client_address,
+            "PENSTOCK_CREDENTIALS": str(broker.data_dir / "admin.credentials"),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "penstock", *arguments],
+            env={**broker.environment, **known, **more},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    return run
+
+
+def credential_ids(penstock: Run, user: str) -> list[str]:
+    users = [json.loads(line) for line in penstock("user", "list", "--json").stdout.splitlines()]
+    return [one["credential_id"] for user_ in users if user_["name"] == user for one in user_["credentials"]]
+
+
+def test_only_a_credential_that_is_there_is_dropped(penstock: Run) -> None:
+    assert penstock("user", "add", "billing", "--token").returncode == 0
+    (there,) = credential_ids(penstock, "billing")
+    for more in ((), ("--token",), ("--drop", there)):
+        refused = penstock("user", "rotate", "billing", "--drop", "deadbeef", *more)
+        assert refused.returncode == 1, refused.stderr
+        assert refused.stdout == ""
+        assert f"user billing has no token or nkey deadbeef; it has token {there}" in refused.stderr
+        assert credential_ids(penstock, "billing") == [there]
+    nobody = penstock("user", "rotate", "nobody", "--drop", "deadbeef")
+    assert (nobody.returncode, nobody.stderr) == (1, "Error: there is no user nobody\n")
+
+
+@pytest.mark.parametrize("secret", [TOKEN, SEED, NAMED])
+def test_a_secret_in_the_place_of_a_file_is_not_repeated(penstock: Run, secret: str) -> None:
+    for run in (
+        penstock("user", "list", PENSTOCK_CREDENTIALS=secret),
+        penstock("--credentials", secret, "user", "list"),
+        penstock("user", "add", "carol", "--password-file", secret),
+    ):
+        assert run.returncode == 1
+        assert secret not in run.stderr
+        assert "is not repeated here" in run.stderr
+    nkey = penstock("user", "add", "carol", "--nkey", secret)
+    assert nkey.returncode == 2
+    assert secret not in nkey.stderr
+
+
+def test_a_script_gets_rules_and_quotas_by_name(penstock: Run) -> None:
+    assert penstock("user", "add", "dora", "--token").returncode == 0
+    assert penstock("acl", "add", "dora", "read", "--stream", "orders").returncode == 0
+    assert penstock("user", "limit", "dora", "--connections", "3").returncode == 0
+    users = [json.loads(line) for line in penstock("user", "list", "--json").stdout.splitlines()]
+    (dora,) = (one for one in users if one["name"] == "dora")
+    assert dora["rules"] == [{"operation": "read", "stream": "orders", "group": "*"}]
+    assert dora["quotas"] == {"append_bytes_per_s": None, "fetch_bytes_per_s": None, "connections_max": 3}
+
+
+def test_what_somebody_may_not_see_is_not_said_to_be_missing(penstock: Run) -> None:
+    token = penstock("user", "add", "eve", "--token").stdout.strip()
+    eve = {"PENSTOCK_CREDENTIALS": "", "PENSTOCK_TOKEN": token}
+    assert penstock("stream", "list").stderr.startswith("no streams yet")
+    assert penstock("stream", "list", **eve).stderr.startswith("no streams that you may see")
+    refused = penstock("status", **eve)
+    assert refused.returncode == 1
+    assert "that is for administrators, and user 'eve' is none" in refused.stderr
+
+
+def test_names_of_users_are_completed_for_who_has_logged_in(
+    penstock: Run, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    frida = tmp_path / "frida.token"
+    assert penstock("user", "add", "frida", "--token", "--out", str(frida)).returncode == 0
+
+    def completed(line: str, **more: str) -> list[str]:
+        known = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        command = [sys.executable, "-W", "error", "-c", "from penstock.cli import main; main()"]
+        environment = {**broker.environment, "PENSTOCK_SERVER": broker.client_address, **known, **more}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert not done.stderr, done.stderr
+        return done.stdout.split()
+
+    admin = str(broker.data_dir / "admin.credentials")
+    for line in ("user rotate fr", "user delete fr", "acl add fr", "acl list fr"):
+        assert completed(f"penstock {line}", PENSTOCK_CREDENTIALS=admin) == ["frida"]
+    assert completed(f"penstock --credentials {admin} user limit adm") == ["admin"]
+    assert completed(f"penstock user limit --credentials {admin} adm") == ["admin"]
+    assert completed("penstock user limit adm") == []
+    assert completed("penstock user rotate ", PENSTOCK_TOKEN=frida.read_text().strip()) == ["frida"]
+    assert completed("penstock user add fr", PENSTOCK_CREDENTIALS=admin) == []
+    assert completed("penstock acl add frida read,com") == ["read,commit_offsets"]
