@@ -123,3 +123,33 @@ def test_names_of_users_are_completed_for_who_has_logged_in(
     assert completed("penstock user rotate ", PENSTOCK_TOKEN=frida.read_text().strip()) == ["frida"]
     assert completed("penstock user add fr", PENSTOCK_CREDENTIALS=admin) == []
     assert completed("penstock acl add frida read,com") == ["read,commit_offsets"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "partitions"), [("sales", ()), ("shares", ("--partitions", "2", "--partition-by", "token:2"))]
+)
+def test_who_may_read_some_subjects_reads_these(
+    penstock: Run, tmp_path: Path, stream: str, partitions: tuple[str, ...]
+) -> None:
+    made = penstock("stream", "create", stream, f"{stream}.>", *partitions)
+    assert made.returncode == 0, made.stderr
+    for region, value in (("eu", "a"), ("us", "b"), ("eu", "c")):
+        penstock("publish", f"{stream}.{region}", value, "--key", value)
+    (tmp_path / "password").write_text("a password")
+    assert penstock("user", "add", stream, "--password-file", str(tmp_path / "password")).returncode == 0
+    assert penstock("acl", "add", stream, "read", "--subject", f"{stream}.eu.>").returncode == 0
+    assert penstock("acl", "add", stream, "read", "--subject", f"{stream}.eu").returncode == 0
+    (tmp_path / "credentials").write_text(f"{stream}:a password")
+    who = {"PENSTOCK_CREDENTIALS": str(tmp_path / "credentials")}
+    refused = penstock("read", stream, **who)
+    assert (refused.returncode, "may not read" in refused.stderr) == (1, True)
+    only = ("read", stream, "--subject", f"{stream}.eu")
+    for more, values in (
+        ((), "ac"),
+        (("--key", "c"), "c"),
+        (("--from", "1h ago", "--to", "latest"), "ac"),
+        (("--follow", "--limit", "2"), "ac"),
+    ):
+        run = penstock(*only, "--format", "json", *more, **who)
+        assert run.returncode == 0, run.stderr
+        assert [json.loads(line)["value"] for line in run.stdout.splitlines()] == [*values]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.blocking import Client
+    from penstock.client.filters import Filter
     from penstock.client.values import OffsetAt, Start
     from penstock.messages import StreamInfo
 
@@ -147,7 +148,8 @@ def read(
     json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are no text come as value_base64,
     key_base64, headers_base64. A value of null is a tombstone.
 
-    Filters (--key, --subject, --header) are applied here, not by the broker; what all of them let through is printed.
+    What all filters let through is printed. The broker sends only what --subject matches, so a user needs no right to
+    read more; --key and --header are looked at here.
 
     Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
 
@@ -163,6 +165,7 @@ def read(
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
     _check_group(group, {"--key": key, "--subject": subject, "--header": header})
+    chosen_here, where = _filters(key, subject, header)
     reads = reads_from(read_from, max_staleness, rack)
     with _in_range(group), connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
@@ -171,34 +174,52 @@ def read(
         if group is not None:
             consuming = as_group(client, info, group, from_place, to_place, partition, seconds)
             batches = consuming.batches(follow=follow, for_ever=timeout is None)
-            why = f"group {group} has all that was there, or others read it; --follow waits for what comes"
+            why = ""
         elif partition is None and len(info.partitions) > 1:
-            batches = all_partitions(client, info, from_place, to_place, follow, seconds)
+            batches = all_partitions(client, info, from_place, to_place, follow, seconds, where)
             why = f"{info.name} holds none there; --follow waits for what comes"
         else:
-            number = partition or 0
-            begin = place_of(client, info, number, from_place, seconds)
-            stop = None if to_place is None else _offset(client, info, number, to_place, seconds)
-            if follow:
-                batches = following(
-                    client, info, begin.offset, stop, seconds, for_ever=timeout is None, partition=partition
-                )
-            else:
-                source = client.read(
-                    info,
-                    begin.offset,
-                    end=stop,
-                    partition=number,
-                    batch_rows_max=BATCH_ROWS_MAX,
-                    timeout=seconds,
-                )
-                batches = _with_progress(begin, source)
-            why = _why_nothing(info.name, begin, stop)
+            ends = from_place, to_place
+            how: dict[str, Any] = {"follow": follow, "for_ever": timeout is None, "where": where}
+            batches, why = _one_partition(client, info, partition, ends, seconds, **how)
         with closing(batches):
-            wanted = seen.counted(_limited(_chosen(batches, key, subject, header), limit))
+            wanted = seen.counted(_limited(_chosen(batches, chosen_here), limit))
             _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
+        if consuming is not None and not (seen.rows or follow):
+            why = consuming.why_nothing()
     if not (seen.rows or follow or limit == 0):
         say_note(f"no messages: {why}")
+
+
+def _one_partition(
+    client: Client,
+    info: StreamInfo,
+    partition: int | None,
+    ends: tuple[Start | places.LastMessages, Start | places.LastMessages | None],
+    timeout: float,
+    *,
+    follow: bool,
+    for_ever: bool,
+    where: Filter | None,
+) -> tuple[Batches, str]:
+    """Those of one partition; and why there are none, if so."""
+    number = partition or 0
+    begin = place_of(client, info, number, ends[0], timeout)
+    stop = None if ends[1] is None else _offset(client, info, number, ends[1], timeout)
+    why = _why_nothing(info.name, begin, stop)
+    if follow:
+        how: dict[str, Any] = {"for_ever": for_ever, "partition": partition, "where": where}
+        return following(client, info, begin.offset, stop, timeout, **how), why
+    source = client.read(
+        info,
+        begin.offset,
+        end=stop,
+        partition=number,
+        batch_rows_max=BATCH_ROWS_MAX,
+        where=where,
+        timeout=timeout,
+    )
+    return _with_progress(begin, source), why
 
 
 def _check_group(group: str | None, filters: Mapping[str, object]) -> None:
@@ -246,12 +267,14 @@ def all_partitions(
     end: Start | places.LastMessages | None,
     follow: bool,
     timeout: float,
+    where: Filter | None = None,
 ) -> Batches:
     """Those of all partitions, each in its order. An offset would be another message in each."""
     if isinstance(start, int | places.LastMessages) or isinstance(end, int | places.LastMessages):
         text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
         raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
-    return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout)
+    options: dict[str, Any] = {"end": end, "follow": follow, "where": where, "timeout": timeout}
+    return client.read(info, start, batch_rows_max=BATCH_ROWS_MAX, **options)
 
 
 def place_of(
@@ -307,21 +330,21 @@ def _with_progress(at: OffsetAt, source: Batches) -> Batches:
                 yield batch
 
 
-def _chosen(
-    batches: Iterator[pa.RecordBatch], key: str | None, subject: str | None, headers: list[str] | None
-) -> Iterator[pa.RecordBatch]:
-    """The rows that the filters let through."""
-    if key is None and subject is None and not headers:
-        yield from batches
-        return
+def _filters(key: str | None, subject: str | None, headers: list[str] | None) -> tuple[Filter | None, Filter | None]:
+    """What is looked at here, and what the broker looks at."""
     from penstock.client.filters import Filter
 
     try:
-        wanted = Filter(key=key, subject=subject, headers=_named(headers or []))
+        here = Filter(key=key, headers=_named(headers or [])) if key is not None or headers else None
+        return here, None if subject is None else Filter(subject=subject)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _chosen(batches: Iterator[pa.RecordBatch], wanted: Filter | None) -> Iterator[pa.RecordBatch]:
+    """The rows that a filter lets through."""
     for batch in batches:
-        rows = wanted.rows(batch)
+        rows = batch if wanted is None else wanted.rows(batch)
         if rows.num_rows:
             yield rows
 
