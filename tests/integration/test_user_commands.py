@@ -153,3 +153,21 @@ def test_who_may_read_some_subjects_reads_these(
         run = penstock(*only, "--format", "json", *more, **who)
         assert run.returncode == 0, run.stderr
         assert [json.loads(line)["value"] for line in run.stdout.splitlines()] == [*values]
+
+
+def test_who_reads_a_stream_is_shown_it_and_who_cannot_verify_is_told_why(penstock: Run, tmp_path: Path) -> None:
+    assert penstock("stream", "create", "shown", "shown.>").returncode == 0
+    (tmp_path / "password").write_text("a password")
+    assert penstock("user", "add", "viewer", "--password-file", str(tmp_path / "password")).returncode == 0
+    assert penstock("acl", "add", "viewer", "read", "--stream", "shown").returncode == 0
+    (tmp_path / "credentials").write_text("viewer:a password")
+    who = {"PENSTOCK_CREDENTIALS": str(tmp_path / "credentials")}
+    shown = penstock("stream", "show", "shown", **who)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "shown.>" in shown.stdout
+    assert penstock("stream", "show", "shown", "--json", **who).returncode == 0
+    for arguments in ((), ("shown",), ("--json",)):
+        refused = penstock("verify", *arguments, **who)
+        assert refused.returncode == 1
+        assert (refused.stdout, "Not sound" in refused.stderr) == ("", False)
+        assert "needs the right `admin`" in refused.stderr

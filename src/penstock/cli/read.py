@@ -155,7 +155,8 @@ def read(
 
     With --follow an outage of the broker is waited out, and told on stderr.
 
-    What was printed for a --group is committed every few seconds, and when the command ends.
+    What was printed for a --group is committed every few seconds, and when the command ends. Where others hold all
+    partitions, and something is left to read, it waits for their session (10 s): they may have been killed.
     """
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
     if chosen is Format.ARROW and sys.stdout.isatty():

@@ -133,8 +133,8 @@ def relay(
     Penstock-Partition, Penstock-Offset, Penstock-Timestamp.
 
     NATS confirms each batch before the next one is read. With --group that is committed every few seconds: a relay
-    that was killed goes on there, and publishes again what it had published since (at least once). Subscribers that
-    are away miss what is published, as always in NATS.
+    that was killed goes on there, once the session of the killed one is over (10 s), and publishes again what it had
+    published since (at least once). Subscribers that are away miss what is published, as always in NATS.
 
     Where the target is stored by the stream itself, it is refused; other streams that store it are named.
     """
