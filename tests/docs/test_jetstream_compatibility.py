@@ -169,7 +169,7 @@ PUBLISHING: dict[str, Try] = {
     "`Nats-Batch-Id`, `Nats-Batch-Sequence`": headed({"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}),
     "`Nats-Incr`": headed({"Nats-Incr": "+1"}),
     "`Nats-Schedule`": headed({"Nats-Schedule": "@at 2099-01-01T00:00:00Z", "Nats-Schedule-Target": "orders.t"}),
-    "a payload beyond the stream's `--max-message-size`": lambda one: one.js.publish("small.py", b"x" * 2_000),
+    "a payload beyond the stream's `--max-message-bytes`": lambda one: one.js.publish("small.py", b"x" * 2_000),
     "a stream that is sealed or read-only": headed({}, "sealed.py"),
 }
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import stat
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 
 import penstock
-from penstock import aio
+from penstock import Credentials, aio
+from penstock.access import Quotas
+from penstock.access.nkeys import NkeyClient
+from penstock.client.users import nkey_credential, password_credential, rule, token_credential
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, ended, launched
 from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 
 TIMEOUT_S = 60
+NKEY_SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"  # made for nothing else
 
 
 class Two(NamedTuple):
@@ -312,3 +319,134 @@ async def test_three_brokers_are_backed_up_while_a_leader_changes_and_restored_i
                     _, errors = await ended(running)
                 assert "orders had 3 replicas; there are 1 brokers: it gets 1" in errors
                 assert await rows_of(there, "orders") == await rows_of(other, "orders")
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[BrokerProcess]:
+    """A broker that has everybody log in."""
+    with running_broker(folder, "--auth") as broker:
+        broker.credentials = Credentials.parsed((folder / "admin.credentials").read_text())
+        yield broker
+
+
+async def as_admin(broker: BrokerProcess, *arguments: str, code: int = 0) -> tuple[str, str]:
+    file = str(broker.data_dir / "admin.credentials")
+    return await command(broker.client_address, "--credentials", file, *arguments, code=code)
+
+
+async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -> None:
+    folder, token, gone = tmp_path / "backup", token_credential("bob"), token_credential("bob")
+    with guarded(tmp_path / "old") as old, guarded(tmp_path / "new") as new:
+        async with await old.client() as here:
+            await here.create_stream("orders", "orders.>")
+            await here.append("orders", [row(1)])
+            nkey = nkey_credential(NkeyClient(NKEY_SEED, "").public_key)
+            await here.users.create(
+                "bob",
+                *(password_credential("a password"), token, gone, nkey),
+                rules=[rule("read", stream="orders"), rule("commit_offsets", stream="orders", group="b*")],
+                quotas=Quotas(1 << 20, None, 7),
+            )
+            await here.users.change_rules(add=[rule("read", stream="public-*")])
+            await as_admin(old, "backup", str(folder))
+            (first,) = folder.glob("users/*.json")
+            await here.users.alter("bob", drop=[gone.credential.credential_id])
+            said, _ = await as_admin(old, "backup", str(folder))
+            kept = {one.name: one for one in await here.users.export()}
+        (file,) = folder.glob("users/*.json")
+        assert file != first, "what was revoked is not kept"
+        assert gone.credential.credential_id not in file.read_text()
+        assert "a password" not in file.read_text()
+        said, _ = await verify(folder)
+        assert "and of 3 users" in said
+
+        said, _ = await as_admin(new, "restore", str(folder))
+        async with await new.client() as there:
+            assert [one.name for one in await there.users.export()] == ["admin"], "only where that is asked for"
+            before = await there.users.export()
+            await there.delete_stream("orders")
+            said, errors = await as_admin(new, "restore", str(folder), "--users")
+            assert "2 users made" in errors
+            assert "user admin is there, and is left as it is" in errors
+            made = {one.name: one for one in await there.users.export()}
+            assert made["admin"] == before[0]
+        assert made.keys() == kept.keys() == {"*", "admin", "bob"}
+        for name in ("*", "bob"):
+            assert (made[name].rules, made[name].quotas) == (kept[name].rules, kept[name].quotas)
+        assert token.token is not None
+        for shown in (
+            Credentials.password("bob", "a password"),
+            Credentials.token(token.token),
+            Credentials.nkey(NKEY_SEED),
+        ):
+            async with aio.connect(new.client_address, credentials=shown) as bob:
+                assert (await bob.get("orders", 0)).value == b"1"
+                with pytest.raises(penstock.NotAuthorized):
+                    await bob.append("orders", [row(2)])
+        assert gone.token is not None
+        with pytest.raises(penstock.Unauthenticated):
+            async with aio.connect(new.client_address, credentials=Credentials.token(gone.token)):
+                pass
+
+
+async def test_users_are_not_restored_where_nobody_logs_in_nor_out_of_a_damaged_file(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    with guarded(tmp_path / "old") as old, running_broker(tmp_path / "new") as new:
+        async with await old.client() as here:
+            await here.create_stream("orders", "orders.>")
+            await here.append("orders", [row(1)])
+        await as_admin(old, "backup", str(tmp_path / "one"), "--stream", "orders")
+        _, errors = await command(new.client_address, "restore", str(tmp_path / "one"), "--users", code=1)
+        assert "has no users" in errors
+        await as_admin(old, "backup", str(folder))
+        _, errors = await command(new.client_address, "restore", str(folder), "--users", code=1)
+        assert "the first user has to be an administrator" in errors
+        (file,) = folder.glob("users/*.json")
+        whole = file.read_bytes()
+        file.write_bytes(whole.replace(b'"admin"', b'"admim"', 1))
+        said, errors = await verify(folder, code=1)
+        assert str(file) in errors
+        assert "Sound" not in said
+        _, errors = await as_admin(old, "restore", str(folder), "--users", code=1)
+        assert str(file) in errors
+        async with await new.client() as there:
+            assert await there.streams() == [], "all that is refused is refused before anything comes"
+        async with await old.client() as here:
+            assert [one.name for one in await here.users.export()] == ["admin"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777 & ~0o700, 0o277])
+async def test_a_backup_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    folder = tmp_path / "backup"
+    with guarded(tmp_path / "old") as old:
+        async with await old.client() as here:
+            await here.create_stream("orders", "orders.>")
+            await here.append("orders", [row(1)])
+        before = os.umask(umask)
+        try:
+            await as_admin(old, "backup", str(folder))
+        finally:
+            os.umask(before)
+        found = [folder, *folder.rglob("*")]
+        assert {stat.S_IMODE(one.stat().st_mode) for one in found if one.is_dir()} == {0o700}
+        assert {stat.S_IMODE(one.stat().st_mode) for one in found if one.is_file()} == {0o600}
+        assert len([one for one in found if one.is_file()]) == 3
+        folder.chmod(0o755)
+        _, errors = await as_admin(old, "backup", str(folder))
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert "warning" not in errors
+
+
+async def test_it_is_said_where_what_is_encrypted_is_plain_in_a_backup(tmp_path: Path) -> None:
+    keys = tmp_path / "penstock.keys"
+    await command("127.0.0.1:1", "keys", "new", "--file", str(keys))
+    with running_broker(tmp_path / "old", "--encryption-keys-file", str(keys)) as old:
+        async with await old.client() as here:
+            await here.create_stream("patients", "patients", encryption="aes-256-gcm")
+            await here.create_stream("orders", "orders.*")
+            await here.append("patients", [{"value": b"Ada Lovelace"}])
+        _, errors = await command(old.client_address, "backup", str(tmp_path / "backup"))
+    assert errors.count("warning") == 1
+    assert "warning: stream patients is encrypted on the disks of brokers; in a backup it is plain" in errors
+    (file,) = tmp_path.glob("backup/streams/*-patients/0/*.arrows")
+    assert b"Ada Lovelace" in file.read_bytes()

@@ -456,9 +456,9 @@ def test_a_broker_says_in_one_line_that_it_runs_plain(tmp_path: Path, plain: str
 def test_settings_that_cannot_work_are_told_together(run: Run) -> None:
     result = run("serve", "--listen", "0.0.0.0:1", "--nats-port", "x", "--log-level", "loud", code=2)
     assert "3 mistakes" in result.stderr
-    shown = run("serve", "--nats", "nats://me:secret@h:1", "--print-config").stdout
+    shown = run("serve", "--nats", "nats://me:hunter2@h:1", "--print-config").stdout
     assert 'nats = ["nats://h:1"]  # from --nats' in shown
-    assert "secret" not in shown
+    assert "hunter2" not in shown
 
 
 def test_a_file_is_no_data_directory(run: Run, tmp_path: Path) -> None:

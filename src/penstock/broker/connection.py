@@ -105,6 +105,7 @@ class Connection:
         self._watch = Watch(loop, transport, self._readable, self._writable)
         self._in_line = False  # `take_frame` will be called
         self._ended = False  # the client sends no more
+        self._refused_as_nobody = 0
         self._waiting: Waiting | None = None  # for room in the broker's buffers
         self._reserved_bytes = 0  # of them, for the frame that has begun
         self._made_us = self._last_read_us = elapsed_us()
@@ -323,8 +324,11 @@ class Connection:
             return
         if isinstance(response, RemoteError):
             self._send_error(caller, response)
-            if caller.api == Api.PEER_HELLO or response.code == ErrorCode.UNAUTHENTICATED:
-                self.finish()  # whoever logs in does it on another connection
+            if response.code == ErrorCode.UNAUTHENTICATED:
+                self._is_nobody(response)
+            # Whoever logs in anew does it on another connection, and ends this one once what is in flight is answered.
+            if caller.api == Api.PEER_HELLO or self._refused_as_nobody > limits.IN_FLIGHT_REQUESTS_MAX:
+                self.finish()
         else:
             if isinstance(response, PeerHelloResponse) and not self.is_peer:
                 assert self.broker_id is not None
@@ -333,6 +337,16 @@ class Connection:
             self._send_response(caller, response, payload)
         if not self._watch.reading and not self._closing:
             self._look_for_frames()
+
+    def _is_nobody(self, refusal: RemoteError) -> None:
+        """What was logged in with counts no more: fetches that wait need not wait for that."""
+        self._refused_as_nobody += 1
+        waiting = [one for one in self.open_requests.values() if one.api == Api.FETCH]
+        for one in waiting:
+            del self.open_requests[one.correlation_id]
+            self._send_error(one, refusal)
+        if waiting:
+            self._owner.callers_gone(waiting)
 
     def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)

@@ -56,6 +56,10 @@ class ConnectionOwner(Protocol):
     def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
         """What came on a connection with checksums cannot be what was sent; it is closed."""
 
+    def callers_gone(self, callers: list[Caller]) -> None:
+        """These need no answer any more."""
+        ...
+
     def connection_closed(self, connection: Connection) -> None:
         """The end of it; `connection.open_requests` will not be answered."""
 

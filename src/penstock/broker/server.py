@@ -304,6 +304,10 @@ class Server:
         if line is not None:
             _log.warning("%s", line)
 
+    def callers_gone(self, callers: list[Caller]) -> None:
+        """As the owner of connections: these need no answer any more."""
+        self._owner.callers_gone(callers)
+
     def connection_closed(self, connection: Connection) -> None:
         """Forget it, and what it asked for."""
         if connection in self.connections and connection.who is not None:

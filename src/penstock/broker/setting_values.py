@@ -18,6 +18,7 @@ from penstock.base.units import parse_bytes, parse_duration_ms
 
 EMBEDDED = "embedded"
 OFF = "off"
+CLIENT_AUTH = (OFF, "optional", "required")  # whether clients show certificates
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
 BROKERS_MAX = 256

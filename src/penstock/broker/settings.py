@@ -16,6 +16,7 @@ from penstock.base.addresses import Address
 from penstock.base.ids import BrokerId
 from penstock.base.units import format_duration_us, format_exact_bytes
 from penstock.broker.setting_values import (
+    CLIENT_AUTH,
     EMBEDDED,
     read_addresses_to_join,
     read_advertised_address,
@@ -42,7 +43,6 @@ from penstock.broker.setting_values import (
     read_urls,
     read_voters,
 )
-from penstock.broker.tls_settings import CLIENT_AUTH
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 LOG_LEVELS = ("debug", "info", "warning", "error")

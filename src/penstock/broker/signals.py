@@ -11,15 +11,29 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import FrameType
 
 
 def on_signals(loop: asyncio.AbstractEventLoop, numbers: Iterable[signal.Signals], told: Callable[[], None]) -> None:
-    """Call `told` on the loop for each of these signals; from the main thread, for the rest of the process's life."""
+    """Call `told` on the loop for each of these signals; from the main thread, for the rest of the process's life.
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: it is the end anyway
-            loop.call_soon_threadsafe(told)
-
+    Who asks after somebody else on the same loop is told after that one.
+    """
     for number in numbers:
-        signal.signal(number, handle)
+        before = signal.getsignal(number)
+        if isinstance(before, _Telling) and before.loop is loop:
+            before.told.append(told)
+        else:
+            signal.signal(number, _Telling(loop, [told]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Telling:
+    loop: asyncio.AbstractEventLoop
+    told: list[Callable[[], None]]
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: it is the end anyway
+            for one in self.told:
+                self.loop.call_soon_threadsafe(one)

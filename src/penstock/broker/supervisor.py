@@ -64,7 +64,7 @@ class _Supervisor:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         on_signals(loop, (signal.SIGTERM, signal.SIGINT), self._told_to_stop)
-        if self.config.tls:
+        if self.config.tls or self.config.encryption_keys_file is not None:
             on_signals(loop, (signal.SIGHUP,), self._told_to_reload)
         notifier = Notifier(os.environ)
         folder = take_machine_dir(self.config.data_dir)

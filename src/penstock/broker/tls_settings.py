@@ -24,8 +24,9 @@ from pathlib import Path
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.certificates import certificates_in, end_us
+from penstock.broker.setting_values import CLIENT_AUTH
 
-OFF, OPTIONAL, REQUIRED = CLIENT_AUTH = ("off", "optional", "required")
+OFF, OPTIONAL, REQUIRED = CLIENT_AUTH
 # The rest of TLS 1.2 has no forward secrecy, or ciphers that padding tells of. (Those of 1.3 are all fit.)
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 # Of OpenSSL 3, which Python names from 3.12 on: the kernel encrypts, where it can.

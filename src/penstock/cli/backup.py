@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from penstock import __version__
-from penstock.base.errors import OperationalError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.units import format_bytes
 from penstock.cli import output
 from penstock.cli.completing import complete_stream
@@ -20,7 +20,7 @@ from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, 
 if TYPE_CHECKING:
     from penstock.cli.backup_files import Manifest, PartitionBackup, StreamBackup
     from penstock.client.blocking import Client
-    from penstock.messages import StreamInfo
+    from penstock.messages import StreamInfo, UserExport
 
 EXAMPLES = examples(
     "# all streams, and where groups are; the next time only what has come since",
@@ -68,11 +68,14 @@ def backup(
     Files are Arrow streams of the log's own batches, each with its checksum; a manifest has the SHA-256 of each file.
     `penstock verify DIR` verifies all of it without a broker, `penstock restore DIR` makes streams of it.
 
+    Without --stream users are kept, too, with what checks their passwords and tokens, and what they may do. The folder
+    is as secret as all that is in it, and for its owner alone (0700): rows of encrypted streams are plain there.
+
     What was compacted, has expired or was purged since an earlier run stays in the files.
     """
-    from penstock.cli import backup_files
+    from penstock.cli import backup_files, backup_users
 
-    folder.mkdir(parents=True, exist_ok=True)
+    backup_files.private_folder(folder)
     is_new = not (folder / backup_files.MANIFEST).exists()
     if is_new and any(folder.iterdir()):
         raise OperationalError(f"{folder} is not empty, and no backup: give a new folder, or that of a backup")
@@ -80,6 +83,7 @@ def backup(
     with backup_files.alone(folder), connected(ctx, server, timeout) as (client, seconds):
         infos = _chosen(client, streams, seconds)
         _check_cluster(manifest, client.status(timeout=seconds).cluster_id, folder)
+        _warn(folder, infos)
         manifest.penstock = __version__
         _note_groups(client, manifest, infos, seconds)  # before the rows: so these reach as far
         entries = [(_entry(manifest, info), info) for info in infos]
@@ -90,9 +94,37 @@ def backup(
         with output.progress("Backing up", total, noun="offsets") as advance:
             for entry, info in entries:
                 copied.append(job.copy(entry, info, advance))
-                entry.backed_up = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+                entry.backed_up = _now()
                 backup_files.write_manifest(folder, manifest)
+        if streams is None and (users := _users(client, seconds)) is not None:
+            backup_users.write_users(folder, manifest, users, _now())
     _say(folder, copied, as_json=as_json)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _warn(folder: Path, infos: list[StreamInfo]) -> None:
+    """Of what is less secret in a backup than it was."""
+    from penstock.cli import backup_files
+
+    for info in infos:
+        if info.config.is_encrypted:
+            say_note(f"warning: stream {info.name} is encrypted on the disks of brokers; in a backup it is plain")
+    if backup_files.is_open_to_others(folder):
+        say_note(f"warning: {folder} can be read by others: keep it where they cannot")
+
+
+def _users(client: Client, timeout: float) -> list[UserExport] | None:
+    """All that there are, with what checks their secrets; None: the broker cannot tell."""
+    try:
+        return client.users.export(timeout=timeout)
+    except RemoteError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        say_note("note: users are not backed up: the broker is older than this Penstock")
+        return None
 
 
 def _chosen(client: Client, names: list[str] | None, timeout: float) -> list[StreamInfo]:

@@ -2,10 +2,12 @@
 
     backup/penstock-backup.json                               the manifest, replaced as a whole
     backup/streams/7-orders/0/00000000000000000000.arrows     batches as they lie in a log, as in a segment file
+    backup/users/6f1c….json                                   users, what checks their secrets, and what they may do
 
 Rules: a file is written under another name, synced, and renamed before the manifest names it; so what the manifest
-names is whole, and what it does not name is nothing. Files are never changed. Each batch has its CRC-32C, each file its
-SHA-256. The format has a number: a reader refuses one that it does not know.
+names is whole, and what it does not name is nothing. Files are never changed; that of users is replaced by another one.
+Each batch has its CRC-32C, each file its SHA-256. The format has a number: a reader refuses one that it does not know.
+All of it is for its owner alone: folders have mode 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -76,15 +79,25 @@ class GroupBackup(msgspec.Struct, frozen=True):
     offsets: dict[str, int]
 
 
+class AccessBackup(msgspec.Struct, frozen=True):
+    """The file with users, and what they may do, as they were at that time."""
+
+    path: str
+    users: int
+    size_bytes: int
+    sha256: str
+    backed_up: str  # RFC 3339
+
+
 class Manifest(msgspec.Struct):
-    """What is in a backup. `access` is the place of users and what they may do."""
+    """What is in a backup. `access` is None where the cluster had no users."""
 
     format: int = FORMAT
     penstock: str = ""  # the version that wrote it last
     cluster_id: str = ""
     streams: list[StreamBackup] = msgspec.field(default_factory=list)  # by stream id
     groups: list[GroupBackup] = msgspec.field(default_factory=list)
-    access: msgspec.Raw | None = None
+    access: AccessBackup | None = None
 
     def stream(self, name: str) -> StreamBackup | None:
         """The one of that name; of several, which had it one after the other, the last."""
@@ -114,11 +127,47 @@ def read_manifest(folder: Path) -> Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace it, durably."""
     part = folder / f"{MANIFEST}.part"
-    with part.open("wb") as out:
+    with private_file(part) as out:
         out.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-        _sync(out)
+        sync(out)
     part.replace(folder / MANIFEST)
-    _sync_folder(folder)
+    sync_folder(folder)
+
+
+def private_file(path: Path) -> IO[bytes]:
+    """A new file that only its owner reads, whatever the umask."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _make_private(number, 0o600)
+    except BaseException:
+        os.close(number)
+        raise
+    return os.fdopen(number, "wb")
+
+
+def private_folder(folder: Path, below: Path | None = None) -> None:
+    """Make folders that only their owner reads: a backup, or those in it down to `below`."""
+    if below is None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    places = [folder] if below is None else [folder / one for one in reversed([below, *below.parents]) if one.name]
+    for place in places:
+        place.mkdir(mode=0o700, exist_ok=True)
+        number = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _make_private(number, 0o700)
+        finally:
+            os.close(number)
+
+
+def _make_private(number: int, mode: int) -> None:
+    if stat.S_IMODE(os.fstat(number).st_mode) != mode:
+        with suppress(PermissionError):  # a file system without modes: whoever mounted it decides who reads
+            os.fchmod(number, mode)
+
+
+def is_open_to_others(folder: Path) -> bool:
+    """Whether others than its owner can look into a backup."""
+    return bool(folder.stat().st_mode & 0o077)
 
 
 class FileWriter:
@@ -128,11 +177,11 @@ class FileWriter:
         place = Path("streams") / f"{stream.stream_id}-{stream.name}" / str(partition)
         self._path = place / f"{base_offset:020}.arrows"
         self._target = folder / self._path
-        self._target.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(folder, place)
         for left in self._target.parent.glob("*.part"):  # by a run that was killed
             left.unlink()
         self._part = self._target.with_suffix(".part")
-        self._out: IO[bytes] = self._part.open("wb")
+        self._out: IO[bytes] = private_file(self._part)
         self._sha = hashlib.sha256()
         self._base_offset = self._end_offset = base_offset
         self._rows = 0
@@ -153,10 +202,10 @@ class FileWriter:
 
     def finish(self) -> File:
         """It is whole, and on the disk."""
-        _sync(self._out)
+        sync(self._out)
         self._out.close()
         self._part.replace(self._target)
-        _sync_folder(self._target.parent)
+        sync_folder(self._target.parent)
         sha = self._sha.hexdigest()
         return File(self._path.as_posix(), self._base_offset, self._end_offset, self._rows, self.size_bytes, sha)
 
@@ -235,12 +284,14 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(number)
 
 
-def _sync(out: IO[bytes]) -> None:
+def sync(out: IO[bytes]) -> None:
+    """Have it on the disk."""
     out.flush()
     os.fsync(out.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the names in it on the disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

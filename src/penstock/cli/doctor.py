@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -162,6 +161,7 @@ def _nats_at(client: Client, home: StatusResponse, given: str | None, tls: TlsFi
 
 
 def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
+    import asyncio
     import logging
 
     from penstock.doctor.findings import unknown

@@ -53,8 +53,8 @@ def following(
             partition=partition,
             follow=True,
             batch_rows_max=BATCH_ROWS_MAX,
-            where=where,
             timeout=timeout_s,
+            where=where,
         )
         try:
             with closing(source):

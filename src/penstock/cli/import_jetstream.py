@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -246,6 +245,8 @@ async def _known(js: JetStream, source: str) -> Info:
 
 async def _settled(js: JetStream, source: str) -> Info:
     """The stream once nothing comes any more: what JetStream had received when its subject went, it stores yet."""
+    import asyncio
+
     info, same = await js.info(source), 0
     while same < _SAME_LOOKS:
         await asyncio.sleep(_LOOK_S)

@@ -148,8 +148,8 @@ def read(
     json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are no text come as value_base64,
     key_base64, headers_base64. A value of null is a tombstone.
 
-    What all filters let through is printed. The broker sends only what --subject matches, so a user needs no right to
-    read more; --key and --header are looked at here.
+    What all filters (--key, --subject, --header) let through is printed. The broker is told of --subject, so that who
+    may read some subjects only can read these; --key and --header are applied here.
 
     Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
 
@@ -166,7 +166,7 @@ def read(
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
     _check_group(group, {"--key": key, "--subject": subject, "--header": header})
-    chosen_here, where = _filters(key, subject, header)
+    where = _filter(key, subject, headers=header)
     reads = reads_from(read_from, max_staleness, rack)
     with _in_range(group), connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
@@ -180,47 +180,21 @@ def read(
             batches = all_partitions(client, info, from_place, to_place, follow, seconds, where)
             why = f"{info.name} holds none there; --follow waits for what comes"
         else:
-            ends = from_place, to_place
-            how: dict[str, Any] = {"follow": follow, "for_ever": timeout is None, "where": where}
-            batches, why = _one_partition(client, info, partition, ends, seconds, **how)
+            begin = place_of(client, info, partition or 0, from_place, seconds)
+            stop = None if to_place is None else _offset(client, info, partition or 0, to_place, seconds)
+            if follow:
+                more: dict[str, Any] = {"for_ever": timeout is None, "partition": partition, "where": where}
+                batches = following(client, info, begin.offset, stop, seconds, **more)
+            else:
+                batches = _with_progress(client, info, begin, stop, seconds, partition or 0, where)
+            why = _why_nothing(info.name, begin, stop)
         with closing(batches):
-            wanted = seen.counted(_limited(_chosen(batches, chosen_here), limit))
+            wanted = seen.counted(_limited(batches, limit))
             _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
         if consuming is not None and not (seen.rows or follow):
             why = consuming.why_nothing()
     if not (seen.rows or follow or limit == 0):
         say_note(f"no messages: {why}")
-
-
-def _one_partition(
-    client: Client,
-    info: StreamInfo,
-    partition: int | None,
-    ends: tuple[Start | places.LastMessages, Start | places.LastMessages | None],
-    timeout: float,
-    *,
-    follow: bool,
-    for_ever: bool,
-    where: Filter | None,
-) -> tuple[Batches, str]:
-    """Those of one partition; and why there are none, if so."""
-    number = partition or 0
-    begin = place_of(client, info, number, ends[0], timeout)
-    stop = None if ends[1] is None else _offset(client, info, number, ends[1], timeout)
-    why = _why_nothing(info.name, begin, stop)
-    if follow:
-        how: dict[str, Any] = {"for_ever": for_ever, "partition": partition, "where": where}
-        return following(client, info, begin.offset, stop, timeout, **how), why
-    source = client.read(
-        info,
-        begin.offset,
-        end=stop,
-        partition=number,
-        batch_rows_max=BATCH_ROWS_MAX,
-        where=where,
-        timeout=timeout,
-    )
-    return _with_progress(begin, source), why
 
 
 def _check_group(group: str | None, filters: Mapping[str, object]) -> None:
@@ -274,8 +248,7 @@ def all_partitions(
     if isinstance(start, int | places.LastMessages) or isinstance(end, int | places.LastMessages):
         text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
         raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
-    options: dict[str, Any] = {"end": end, "follow": follow, "where": where, "timeout": timeout}
-    return client.read(info, start, batch_rows_max=BATCH_ROWS_MAX, **options)
+    return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout, where=where)
 
 
 def place_of(
@@ -319,8 +292,25 @@ class _Seen:
             yield batch
 
 
-def _with_progress(at: OffsetAt, source: Batches) -> Batches:
-    """The batches, with a bar where the messages themselves go elsewhere than to the terminal."""
+def _with_progress(
+    client: Client,
+    info: StreamInfo,
+    at: OffsetAt,
+    stop: int | None,
+    timeout: float,
+    partition: int,
+    where: Filter | None,
+) -> Batches:
+    """One partition, with a bar where the messages themselves go elsewhere than to the terminal."""
+    source = client.read(
+        info,
+        at.offset,
+        end=stop,
+        partition=partition,
+        batch_rows_max=BATCH_ROWS_MAX,
+        timeout=timeout,
+        where=where,
+    )
     with closing(source):
         if sys.stdout.isatty() or not sys.stderr.isatty():
             yield from source
@@ -331,23 +321,16 @@ def _with_progress(at: OffsetAt, source: Batches) -> Batches:
                 yield batch
 
 
-def _filters(key: str | None, subject: str | None, headers: list[str] | None) -> tuple[Filter | None, Filter | None]:
-    """What is looked at here, and what the broker looks at."""
+def _filter(key: str | None, subject: str | None, *, headers: list[str] | None) -> Filter | None:
+    """What lets through what all of these do; None: there are none."""
+    if key is None and subject is None and not headers:
+        return None
     from penstock.client.filters import Filter
 
     try:
-        here = Filter(key=key, headers=_named(headers or [])) if key is not None or headers else None
-        return here, None if subject is None else Filter(subject=subject)
+        return Filter(key=key, subject=subject, headers=_named(headers or []))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def _chosen(batches: Iterator[pa.RecordBatch], wanted: Filter | None) -> Iterator[pa.RecordBatch]:
-    """The rows that a filter lets through."""
-    for batch in batches:
-        rows = batch if wanted is None else wanted.rows(batch)
-        if rows.num_rows:
-            yield rows
 
 
 def _named(texts: list[str]) -> dict[str, str | None]:

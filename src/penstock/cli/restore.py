@@ -19,13 +19,16 @@ from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, 
 
 if TYPE_CHECKING:
     from penstock.cli.backup_files import GroupBackup, Manifest, PartitionBackup, StreamBackup
+    from penstock.cli.backup_users import RestoredUsers
     from penstock.client.blocking import Client
     from penstock.client.placing import Placer
-    from penstock.messages import StreamInfo
+    from penstock.messages import StreamInfo, UserExport
 
 EXAMPLES = examples(
     "# all streams, into another cluster",
     "penstock restore /backups/penstock --server other:7422",
+    "# with those who may log in; an administrator is there already",
+    "penstock --credentials admin.credentials restore /backups/penstock --users --server other:7422",
     "# one, to look at, beside the one that is there; it stays paused",
     "penstock restore /backups/penstock --stream orders --as orders-of-monday",
 )
@@ -59,6 +62,9 @@ def restore(
     paused: Annotated[
         bool, typer.Option("--paused", help="Leave the streams paused, so that nobody listens for them yet.")
     ] = False,
+    with_users: Annotated[
+        bool, typer.Option("--users", help="Make the users of the backup, too, before the streams.")
+    ] = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -70,16 +76,23 @@ def restore(
     can be interrupted, and run again: it goes on where the streams here end. A stream of that name that holds anything
     else is left alone.
 
+    With --users, users of the backup that are not there are made: they log in as they did, with the same passwords,
+    tokens and nkeys, and may do the same. It takes an administrator there. A user of that name is left as it is.
+
     A stream is paused until all of it is there; then it takes messages, if it did when it was backed up.
     """
-    from penstock.cli import backup_files
+    from penstock.cli import backup_files, backup_users
 
     manifest = backup_files.read_manifest(folder)
+    users = _users_of(manifest, folder) if with_users else None
     if name is not None and stream is None:
         raise typer.BadParameter("--as is for one stream: say which with --stream")
     entries = _chosen(manifest, stream, folder)
     with connected(ctx, server, timeout) as (client, seconds):
         brokers = max(1, len(client.status(timeout=seconds).brokers))
+        if users is not None:
+            backup_users.check_target(client, seconds)
+            _say_users(backup_users.restore_users(client, users, seconds), as_json=as_json)
         restored = []
         jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds) for entry in entries]
         there = [job.there() for job in jobs]  # all that is refused is refused before anything comes
@@ -92,6 +105,25 @@ def restore(
                 groups = [one for one in manifest.groups if one.stream_id == job.entry.stream_id]
                 restored.append(job.finish(info, rows, groups, paused=paused or name is not None))
     _say(restored, as_json=as_json)
+
+
+def _users_of(manifest: Manifest, folder: Path) -> list[UserExport]:
+    """OperationalError: it has none. CorruptionError."""
+    from penstock.cli import backup_users
+
+    if manifest.access is None:
+        raise OperationalError(f"{folder} has no users: there were none, or it is of single streams (--stream)")
+    return backup_users.read_users(folder, manifest.access)
+
+
+def _say_users(done: RestoredUsers, *, as_json: bool) -> None:
+    if as_json:
+        for name in (*done.made, *done.left):
+            output.print_json({"user": name, "made": name in done.made})
+        return
+    say_note(f"{output.counted(len(done.made), 'user')} made")
+    for name in done.left:
+        say_note(f"note: user {name} is there, and is left as it is")
 
 
 def _chosen(manifest: Manifest, name: str | None, folder: Path) -> list[StreamBackup]:

@@ -302,7 +302,7 @@ def show(
             producers.show(client.known_producers(name, timeout=seconds), as_json=as_json)
             return
         info = client.stream(name, timeout=seconds)
-        is_clustered = as_json or _is_clustered(client, seconds)
+        is_clustered = _is_clustered(client, info, seconds)
     if as_json:
         output.print_json(info)
         return
@@ -312,14 +312,14 @@ def show(
         report.print_trouble(console, info, partition)
 
 
-def _is_clustered(client: Client, seconds: float) -> bool:
-    """Whether there are several brokers; True where only administrators are told: what replicas say is shown then."""
+def _is_clustered(client: Client, info: StreamInfo, seconds: float) -> bool:
+    """Whether there are several brokers, as far as that is for whoever asks."""
     from penstock.client.errors import NotAuthorized
 
     try:
         return len(client.status(timeout=seconds).brokers) > 1
     except NotAuthorized:
-        return True
+        return any(len(part.replicas) > 1 for part in info.partitions)
 
 
 @clearly

@@ -122,9 +122,7 @@ def _verify_streams(
         if _STREAM.fullmatch(one) is None:
             raise typer.BadParameter(f"{one!r} is neither STREAM nor STREAM/PARTITION; paths go without --server")
     try:
-        needs = (
-            "to have streams verified needs the right `admin`; the files of a data directory anybody can who reads them"
-        )
+        needs = "verifying streams needs the right `admin`; verifying files, as of a data directory, needs none"
         with advising(ErrorCode.NOT_AUTHORIZED, needs), connected(ctx, server, timeout) as (client, seconds):
             done = verify_brokers(client, [which_of(one) for one in named], rate=rate, seconds=seconds)
     except (PenstockError, OSError) as error:

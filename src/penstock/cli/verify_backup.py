@@ -9,7 +9,7 @@ import typer
 
 from penstock.base.errors import CorruptionError
 from penstock.base.units import format_bytes
-from penstock.cli import backup_files, output
+from penstock.cli import backup_files, backup_users, output
 from penstock.cli.failure import FAILED, say_error
 
 
@@ -28,6 +28,17 @@ class Verdict(NamedTuple):
     position: int = 0
     expected: str = ""
     found: str = ""
+
+
+class Users(NamedTuple):
+    """What was found of the file with users."""
+
+    users: int
+    verdict: str
+    file: str = ""
+    expected: str = ""
+    found: str = ""
+    position: int = 0
 
 
 def is_backup(path: Path) -> bool:
@@ -53,7 +64,7 @@ def verify_backup(folder: Path, stream: str | None, *, as_json: bool) -> None:
                 done += file.size_bytes
                 advance(done)
             found.append(_verdict(entry, partition, mistake))
-    _show(folder, found, as_json=as_json)
+    _show(folder, found, _users(folder, manifest, stream), as_json=as_json)
 
 
 def _verdict(
@@ -66,11 +77,27 @@ def _verdict(
     return Verdict(*counts, "damaged", mistake.file, mistake.position, str(mistake.expected), str(mistake.found))
 
 
-def _show(folder: Path, found: list[Verdict], *, as_json: bool) -> None:
-    damaged = [one for one in found if one.verdict != "sound"]
+def _users(folder: Path, manifest: backup_files.Manifest, stream: str | None) -> Users | None:
+    """What was found of those; None: there are none, or they are not asked for."""
+    if manifest.access is None or stream is not None:
+        return None
+    file = folder / manifest.access.path
+    try:
+        backup_users.read_users(folder, manifest.access)
+    except CorruptionError as error:
+        return Users(manifest.access.users, "damaged", str(file), str(error.expected), str(error.found))
+    return Users(manifest.access.users, "sound")
+
+
+def _show(folder: Path, found: list[Verdict], users: Users | None, *, as_json: bool) -> None:
+    damaged: list[Verdict | Users] = [one for one in found if one.verdict != "sound"]
+    if users is not None and users.verdict != "sound":
+        damaged.append(users)
     if as_json:
         for one in found:
             output.print_json(one._asdict())
+        if users is not None:
+            output.print_json(users._asdict())
     else:
         table = output.table("stream", "files", "offsets", "rows", "bytes", "verdict", right=("files", "rows", "bytes"))
         for one in found:
@@ -79,10 +106,11 @@ def _show(folder: Path, found: list[Verdict], *, as_json: bool) -> None:
             name = f"{one.stream}/{one.partition}"
             table.add_row(*map(output.cell, (name, one.files, offsets, output.count_text(one.rows), size, one.verdict)))
         output.console().print(table)
-        for one in damaged:
-            say_error(f"{one.file}: at byte {one.position}: expected {one.expected}, found {one.found}")
+        for bad in damaged:
+            say_error(f"{bad.file}: at byte {bad.position}: expected {bad.expected}, found {bad.found}")
         if not damaged:
             rows = output.counted(sum(one.rows for one in found), "row")
-            output.console().print(output.cell(f"Sound: a backup of {rows}.", "green"))
+            more = "" if users is None else f", and of {output.counted(users.users, 'user')}"
+            output.console().print(output.cell(f"Sound: a backup of {rows}{more}.", "green"))
     if damaged:
         raise typer.Exit(FAILED)

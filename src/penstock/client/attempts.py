@@ -16,6 +16,7 @@ says who was asked and what each said last.
 | `broker_unavailable`, `not_metadata_leader`   | refresh, again             | the caller's             |
 | `log_truncated`, `offset_out_of_range`,       | refresh; if another leads, | the same                 |
 | `stream_changed`                              | again; else the caller's   |                          |
+| `unauthenticated`, after a new login, too     | the caller's               | the same                 |
 | anything else                                 | the caller's               | the same                 |
 
 "Refresh" is to ask any broker who leads; a client that knows only one leaves it out.

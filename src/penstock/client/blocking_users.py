@@ -9,7 +9,7 @@ from penstock.access.users import EVERYBODY
 from penstock.client import users
 from penstock.client.threads import LoopThread
 from penstock.client.users import Made, Operations
-from penstock.messages import ListUsersResponse, TestAccessResponse, UserInfo
+from penstock.messages import ListUsersResponse, TestAccessResponse, UserExport, UserInfo
 
 
 class Users:
@@ -22,6 +22,13 @@ class Users:
     def all(self, *, timeout: float = 10.0) -> ListUsersResponse:
         """All users by name, and `*`, if everybody has rules; who is no administrator hears of himself."""
         return self._thread.run(self._users.all(timeout=timeout))
+
+    def export(self, *, timeout: float = 10.0) -> list[UserExport]:
+        """All that the cluster keeps of users, and of `*`, by name: of passwords and tokens what checks them.
+
+        For administrators. NotAuthorized; RemoteError unsupported_version: the broker is older.
+        """
+        return self._thread.run(self._users.export(timeout=timeout))
 
     def get(self, name: str, *, timeout: float = 10.0) -> UserInfo | None:
         """One of them; None: there is none, or it is not for whoever asks."""

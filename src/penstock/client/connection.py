@@ -1,7 +1,8 @@
 """One TCP connection to a broker: drives a `Session` on an asyncio loop.
 
 Rules: everything runs on one loop. A call ends with its answer, its deadline or the end of the connection, whichever
-is first; a cancelled call leaves nothing behind but an answer that will be ignored.
+is first; a cancelled call leaves nothing behind but an answer that will be ignored. One that is retired, for its login
+counts no more, takes no calls, and ends with the last that is in flight: so of each it is known whether it was done.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: dict[int, asyncio.Future[tuple[Response, bytes | memoryview]]] = {}
         self._writable = asyncio.Event()
         self._writable.set()
+        self._is_retired = False
         self._slot_waiters: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._gone = self._loop.create_future()
@@ -69,7 +71,12 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         """Whether a call may be tried."""
-        return self._session.state is SessionState.READY
+        return self._session.state is SessionState.READY and not self._is_retired
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+        return self._session.state is SessionState.CLOSED
 
     @property
     def is_idle(self) -> bool:
@@ -110,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             raise TimedOut("the time-out passed before the request could be sent: too many are in flight") from None
         if not self.is_open:
-            raise ConnectionLost(self._reason, sent=False)
+            raise self._refused() if self._is_retired else ConnectionLost(self._reason, sent=False)
         assert self._transport is not None
         correlation_id, head = self._session.request(request, self._loop.time(), deadline_s, raw)
         answer: asyncio.Future[tuple[Response, bytes | memoryview]] = self._loop.create_future()
@@ -122,6 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             if self._answers.pop(correlation_id, None) is not None:
                 self._session.give_up(correlation_id)
+            if self._is_retired and not self._answers:
+                self.close()
 
     async def _wait_for_slot(self) -> None:
         # Both are looked at anew after each wait: who came first may have filled the socket or the slot again.
@@ -136,6 +145,19 @@ class Connection(asyncio.BufferedProtocol):
             except BaseException:
                 self._wake_slot_waiters()  # the slot may have been meant for us
                 raise
+
+    def retire(self, refusal: RemoteError) -> None:
+        """Take no more calls, for the broker refuses them so; end once those in flight are answered."""
+        if self._is_retired or self.is_gone:
+            return
+        self._is_retired = True
+        self._reason = refusal.message
+        self._wake_slot_waiters()
+        if not self._answers:
+            self.close()
+
+    def _refused(self) -> RemoteError:
+        return specific(RemoteError(ErrorCode.UNAUTHENTICATED, self._reason))
 
     def close(self) -> None:
         """End the connection; calls in flight fail."""

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from penstock.base import limits
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, RemoteError
 from penstock.client.connection import Connection
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.messages import MetadataRequest
@@ -50,6 +50,7 @@ class Connections:
         self._open_one = open_one
         self._is_cluster = is_cluster
         self._entries: dict[str, _Entry] = {}
+        self._retired: set[Connection] = set()  # each ends by itself
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -70,6 +71,13 @@ class Connections:
             self._timer = clock.call_later(_LOOK_S, self._look)
         return entry.connection
 
+    def retire(self, connection: Connection, refusal: RemoteError) -> None:
+        """What it has logged in with counts no more: who needs that broker from now on gets another connection."""
+        self._retired = {one for one in self._retired if not one.is_gone}
+        connection.retire(refusal)
+        if not connection.is_gone:
+            self._retired.add(connection)
+
     async def close(self) -> None:
         """End all of them; calls in flight fail."""
         self._is_closed = True
@@ -79,11 +87,11 @@ class Connections:
         for entry in entries:
             if entry.probe is not None:
                 entry.probe.cancel()
-            if entry.connection is not None:
-                entry.connection.close()
-        for entry in entries:
-            if entry.connection is not None:
-                await entry.connection.wait_closed()
+        connections = [*self._retired, *(one.connection for one in entries if one.connection is not None)]
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.wait_closed()
 
     async def _opened(self, address: str, deadline_s: float) -> _Entry:
         if address not in self._entries:

@@ -3,6 +3,7 @@
 Rules: what to do next is `attempts`' to say, what is known is the `ClusterView`'s; here it is done. Requests about a
 partition go to its leader, any other to the broker at `server`, which is another one once that does not answer. Who
 leads is asked for again, beside the work, when it was learnt long ago. Of those who need the same answer one asks.
+Where a login counts no more, the link logs in anew, once a request and broker.
 """
 
 from __future__ import annotations
@@ -252,14 +253,14 @@ class Link:
         assert API_OF_REQUEST[type(request)].response is response_type, response_type
         self._check_open()
         connection = await self._connections.at(address, deadline_s)
-        return cast("tuple[R, bytes | memoryview]", await connection.call(request, b"", deadline_s))
+        return cast("tuple[R, bytes | memoryview]", await self._answer(connection, request, b"", deadline_s))
 
     async def ask_at(self, address: str, request: MetadataRequest, timeout_s: float) -> MetadataResponse | None:
         """What the broker there says, and no other one; None: it does not answer."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         try:
             connection = await self._connections.at(address, deadline_s)
-            answer, _ = await connection.call(request, b"", deadline_s)
+            answer, _ = await self._answer(connection, request, b"", deadline_s)
         except (RemoteError, OperationalError):
             self._check_open()
             return None
@@ -287,7 +288,8 @@ class Link:
             return None
         try:
             await self._rest(address, request, deadline_s)
-            answer = await connection.call(_with_time_left(request, deadline_s - clock.time()), raw, deadline_s)
+            left = _with_time_left(request, deadline_s - clock.time())
+            answer = await self._answer(connection, left, raw, deadline_s)
         except ConnectionLost as error:
             attempts.lost(address, error, clock.time(), sent=error.sent)
             self._check_open()
@@ -302,6 +304,28 @@ class Link:
                 self._throttled(address, request, answer[0])
             return answer
         return None
+
+    async def _answer(self, connection: Connection, request: Request, raw: Raw, deadline_s: float) -> Answer:
+        """As `Connection.call`; asked once more on a new connection where what this one has logged in with counts no
+        more, with what is shown now: so refused, nothing was done.
+        """
+        try:
+            return await connection.call(request, raw, deadline_s)
+        except Unauthenticated as error:
+            self._connections.retire(connection, error)
+        clock = asyncio.get_running_loop()
+        while True:
+            try:
+                anew = await self._connections.at(connection.server, deadline_s)
+            except (Unavailable, TimedOut) as error:
+                raise ConnectionLost(str(error), sent=False) from None
+            except RemoteError as error:
+                # The old one may be one of as many as this user may have, until what is in flight on it is answered.
+                if error.code != ErrorCode.OVERLOADED or clock.time() + _CONNECT_AGAIN_S >= deadline_s:
+                    raise
+                await asyncio.sleep(_CONNECT_AGAIN_S)
+            else:
+                return await anew.call(request, raw, deadline_s)
 
     def _throttled(self, address: str, request: Request, told: _Counted | RemoteError) -> float:
         """The broker has this user wait with the next request of that kind; until when."""
@@ -389,7 +413,7 @@ class Link:
         request = MetadataRequest(names=names)
         try:
             connection = await self._connections.at(address, deadline_s)
-            answer, _ = await connection.call(request, b"", deadline_s)
+            answer, _ = await self._answer(connection, request, b"", deadline_s)
         except RemoteError as error:
             self.view.avoid(address, clock.time())
             return address, error

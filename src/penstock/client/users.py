@@ -29,10 +29,13 @@ from penstock.messages import (
     CreateUserResponse,
     DeleteUserRequest,
     DeleteUserResponse,
+    ExportUsersRequest,
+    ExportUsersResponse,
     ListUsersRequest,
     ListUsersResponse,
     TestAccessRequest,
     TestAccessResponse,
+    UserExport,
     UserInfo,
 )
 
@@ -107,6 +110,20 @@ class Users:
             found += page.users
             if page.next_after is None:
                 return ListUsersResponse(users=tuple(found), is_guarded=page.is_guarded, user=page.user)
+            after = page.next_after
+
+    async def export(self, *, timeout: float = 10.0) -> list[UserExport]:
+        """All that the cluster keeps of users, and of `*`, by name: of passwords and tokens what checks them.
+
+        For administrators. NotAuthorized; RemoteError unsupported_version: the broker is older.
+        """
+        found: list[UserExport] = []
+        after = ""
+        while True:
+            page, _ = await self._link.call(ExportUsersRequest(after=after), ExportUsersResponse, timeout_s=timeout)
+            found += page.users
+            if page.next_after is None:
+                return found
             after = page.next_after
 
     async def get(self, name: str, *, timeout: float = 10.0) -> UserInfo | None:

@@ -1,8 +1,9 @@
 """Who asks, and what they may do: logging in, users, rules.
 
 Rules: a login is two requests, whose data are those of the mechanism (`access.scram`, `access.nkeys`); until it is done
-nothing else is taken, where anybody has to log in at all. What checks a secret is sent to a broker, and never back:
-what is told of users holds no key. A change is answered once all live brokers go by it.
+nothing else is taken, where anybody has to log in at all. What checks a secret is sent to a broker, and back only to
+an administrator who exports users: what else is told of them holds no key. A change is answered once all live brokers
+go by it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,29 @@ class ListUsersResponse(Response, frozen=True, kw_only=True):
     next_after: str | None = None
     is_guarded: bool = False  # whether anybody has to log in
     user: str = ""  # who asks, as the broker knows
+
+
+class UserExport(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a cluster keeps of a user, from which it can be made again; or of `*`, who is everybody."""
+
+    name: str
+    created_us: TimestampField
+    credentials: tuple[Credential, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    quotas: Quotas = Quotas()
+
+
+class ExportUsersRequest(Request, frozen=True, kw_only=True):
+    """What is kept of all users, for a backup? With what checks their secrets: for administrators."""
+
+    after: str = ""  # those behind that one
+
+
+class ExportUsersResponse(Response, frozen=True, kw_only=True):
+    """Those that there are, by name. `next_after`: what to ask for the rest with."""
+
+    users: tuple[UserExport, ...]
+    next_after: str | None = None
 
 
 class CreateUserRequest(Request, frozen=True, kw_only=True):

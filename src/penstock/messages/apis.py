@@ -22,6 +22,8 @@ from penstock.messages.access import (
     CreateUserResponse,
     DeleteUserRequest,
     DeleteUserResponse,
+    ExportUsersRequest,
+    ExportUsersResponse,
     ListUsersRequest,
     ListUsersResponse,
     TestAccessRequest,
@@ -157,6 +159,7 @@ class Api(IntEnum):
     CHANGE_RULES = 34
     TEST_ACCESS = 35
     APPEND_AT = 36
+    EXPORT_USERS = 37
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -221,6 +224,7 @@ _TABLE = (
     ApiSpec(Api.CHANGE_RULES, ChangeRulesRequest, ChangeRulesResponse, 1, 1, True),
     ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
     ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 1, True),
+    ApiSpec(Api.EXPORT_USERS, ExportUsersRequest, ExportUsersResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

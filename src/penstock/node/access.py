@@ -28,7 +28,6 @@ Administrators get the state of such a broker, and nothing of what is stored.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,12 +35,12 @@ import msgspec
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
-from penstock.access.rules import Scope, name_matches, scope
+from penstock.access.rules import Scope
 from penstock.access.scram import Verifier
 from penstock.access.users import EVERYBODY, PASSWORD_ID
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
-from penstock.groups.rows import OFFSETS_STREAM
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -54,6 +53,7 @@ from penstock.messages import (
     CreateUserRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
+    ExportUsersRequest,
     FetchOffsetsRequest,
     FetchRequest,
     FindStreamsRequest,
@@ -83,9 +83,9 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
 from penstock.node.denials import absent, denied, gone, unheard
 from penstock.node.internal import target_of
+from penstock.node.judging import Judge
 from penstock.node.metadata_link import THE_BROKER
 
-_ANY = tuple(one for one in Operation if one is not Operation.ADMIN)
 _EVERYTHING = Scope(is_all=True)
 
 
@@ -128,8 +128,7 @@ class Access:
         self._wall_us = wall_us
         self._requires_login = requires_login
         self._has_begun_empty = has_begun_empty
-        self._known: dict[tuple[str, Operation, int], Scope] = {}  # of one image's users
-        self._known_users: object = None
+        self._judges: dict[str, Judge] = {}  # by the name of a user
         self._found: _InUsers | None = None
         self._table: dict[type[Request], Callable[[Any], None]] = {
             HelloRequest: self._allowing,
@@ -162,6 +161,7 @@ class Access:
             CreateUserRequest: self._administering,
             DeleteUserRequest: self._administering,
             ChangeRulesRequest: self._administering,
+            ExportUsersRequest: self._administering,
             StatusRequest: self._administering,
             VerifyRequest: self._administering,
             AppendAtRequest: self._administering,
@@ -260,15 +260,25 @@ class Access:
     @property
     def is_admin(self) -> bool:
         """Whether an administrator asks."""
-        return any(rule.operation is Operation.ADMIN for rule in self.rules())
+        return self._judge().is_admin
 
     def rules(self, name: str | None = None) -> tuple[Rule, ...]:
         """Those of whoever asks, or of that user, and everybody's."""
+        return self._judge(name).rules
+
+    def _judge(self, name: str | None = None) -> Judge:
         if name is None:
             name = "" if self.who is None else self.who.name
         users = self._image().users
-        own, all_users = users.get(name), users.get(EVERYBODY)
-        return (*(own.rules if own else ()), *(all_users.rules if all_users else ()))
+        user, everybody = users.get(name), users.get(EVERYBODY)
+        own, of_all = () if user is None else user.rules, () if everybody is None else everybody.rules
+        judge = self._judges.get(name)
+        if judge is None or not judge.goes_by(own, of_all):
+            self._judges.pop(name, None)
+            if len(self._judges) >= limits.JUDGED_USERS_MAX:
+                del self._judges[next(iter(self._judges))]
+            judge = self._judges[name] = Judge(own, of_all)
+        return judge
 
     def signed(self, command: C) -> C:
         """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
@@ -279,26 +289,11 @@ class Access:
 
     def is_ruler(self, name: str) -> bool:
         """Whether that user may do everything."""
-        return any(rule.operation is Operation.ADMIN for rule in self.rules(name))
+        return self._judge(name).is_admin
 
     def seen_names(self, names: list[str]) -> list[str]:
         """Those of sorted names of streams that are there for whoever asks, sorted."""
-        if self.is_free:
-            return names
-        image = self._image()
-        found: set[str] = {OFFSETS_STREAM} & set(image.names) if self._has_groups else set()
-        for rule in self.rules():
-            if rule.stream.endswith("*"):
-                beginning = rule.stream[:-1]
-                begin = bisect_left(names, beginning)
-                end = bisect_left(names, beginning + "\U0010ffff") if beginning else len(names)
-                found.update(name for name in names[begin:end] if not name.startswith("__"))
-            elif rule.stream in image.names:
-                found.add(rule.stream)
-            elif rule.subject:
-                found.update(name for name in names if self.may_see(image.by_name(name)))
-                break  # all rules were looked at with that
-        return sorted(found)
+        return names if self.is_free else self._judge().seen_names(self._image(), names)
 
     def quotas_of(self, name: str) -> Quotas | None:
         """What that user may use of a broker; None: there is none such, as with brokers."""
@@ -312,19 +307,12 @@ class Access:
 
     def may_see(self, state: StreamState) -> bool:
         """Whether something may be done with a stream; or it is where groups are, and somebody may have some."""
-        if state.name == OFFSETS_STREAM and self._has_groups:
-            return True
-        return self.is_free or any(self._scope(one, state) for one in _ANY)
-
-    @property
-    def _has_groups(self) -> bool:
-        return any(rule.operation in (Operation.COMMIT_OFFSETS, Operation.READ) for rule in self.rules())
+        return self.is_free or self._judge().sees(state)
 
     def may_see_group(self, state: StreamState | None, group: str) -> bool:
         """Whether something may be known of a group in a stream."""
         return self.is_free or bool(
-            (state is not None and self._scope(Operation.READ, state))
-            or self._of(Operation.COMMIT_OFFSETS, state, group)
+            (state is not None and self._scope(Operation.READ, state)) or self._commits(state, group)
         )
 
     def appended_subjects(self, state: StreamState) -> tuple[str, ...] | None:
@@ -335,20 +323,11 @@ class Access:
         return None if found.is_all else found.subjects
 
     def _scope(self, operation: Operation, state: StreamState) -> Scope:
-        users = self._image().users
-        if users is not self._known_users:
-            self._known_users, self._known = users, {}
-        key = ("" if self.who is None else self.who.name, operation, state.stream_id)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            found = self._known[key] = self._of(operation, state, None)
-        return found
+        return self._judge().scope(operation, state)
 
-    def _of(self, operation: Operation, state: StreamState | None, group: str | None) -> Scope:
+    def _commits(self, state: StreamState | None, group: str) -> Scope:
         name, subject = ("", "") if state is None else (state.name, state.config.subject)
-        return scope(self.rules(), operation, name, subject, group=group)
+        return self._judge().scope_of(Operation.COMMIT_OFFSETS, name, subject, group)
 
     # The table
 
@@ -402,7 +381,7 @@ class Access:
 
     def _creating(self, request: CreateStreamRequest) -> None:
         config = request.config
-        found = scope(self.rules(), Operation.CREATE, config.name, config.subject)
+        found = self._judge().scope_of(Operation.CREATE, config.name, config.subject)
         if not found.is_all:
             raise denied(self.who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
 
@@ -434,13 +413,12 @@ class Access:
         stream_ids = {*request.stream_ids, *(one.stream_id for one in request.owned)}
         for stream_id in stream_ids:
             self._need_group(stream_id, request.group)
-        commits = (rule for rule in self.rules() if rule.operation is Operation.COMMIT_OFFSETS)
-        if not stream_ids and not any(name_matches(rule.group, request.group) for rule in commits):
+        if not stream_ids and not self._judge().commits(request.group):
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _need_group(self, stream_id: int, group: str) -> None:
         state = self._image().streams.get(StreamId(stream_id))
-        if not self._of(Operation.COMMIT_OFFSETS, state, group).is_all:
+        if not self._commits(state, group).is_all:
             if state is not None and not self.may_see(state):
                 raise gone(stream_id)
             where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
@@ -455,7 +433,7 @@ class Access:
         """To anybody who has logged in: what is told is what they may know."""
 
     def _having_groups(self, request: OffsetsStreamRequest) -> None:
-        if not self._has_groups:
+        if not self._judge().has_groups:
             raise denied(self.who, Operation.COMMIT_OFFSETS, "")
 
     def _altering_user(self, request: AlterUserRequest) -> None:
@@ -484,6 +462,3 @@ class Access:
 
     def _administering(self, request: Any) -> None:
         self.need_admin()
-
-
-_KNOWN_MAX = 100_000

@@ -1,10 +1,12 @@
 """Users and rules: what any broker tells of them.
 
-Rules: what checks a secret leaves no broker. Whoever is no administrator hears of himself and of what everybody may do.
+Rules: what checks a secret is told to administrators who export it, for a backup, and to nobody else. Whoever is no
+administrator hears of himself and of what everybody may do.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping
 
 from penstock.access import Operation, User
@@ -14,11 +16,14 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.messages import (
     CredentialInfo,
+    ExportUsersRequest,
+    ExportUsersResponse,
     ListUsersRequest,
     ListUsersResponse,
     Request,
     TestAccessRequest,
     TestAccessResponse,
+    UserExport,
     UserInfo,
 )
 from penstock.metadata.image import ClusterImage
@@ -36,24 +41,30 @@ class Users:
         self._image = image
         self.handlers: Mapping[type[Request], Handler] = {
             ListUsersRequest: self._list,
+            ExportUsersRequest: self._export,
             TestAccessRequest: self._test,
         }
 
     def _list(self, caller: Hashable, request: ListUsersRequest, raw: bytes | memoryview, now: Now) -> None:
         users = self._image().users
         who = "" if self._access.who is None else self._access.who.name
-        names = [name for name in sorted(users) if self._access.is_free or name in (who, EVERYBODY)]
+        names = sorted(users) if self._access.is_free else sorted({who, EVERYBODY} & set(users))
         if request.names is not None:
             names = [name for name in names if name in request.names]
-        names = [name for name in names if name > request.after]
-        page, rest = names[: limits.USERS_PER_ANSWER_MAX], names[limits.USERS_PER_ANSWER_MAX :]
+        page, next_after = _page(names, request.after)
         response = ListUsersResponse(
             users=tuple(user_info(users[name]) for name in page),
-            next_after=page[-1] if rest else None,
+            next_after=next_after,
             is_guarded=self._access.is_guarded,
             user=who,
         )
         self._outbox.reply(caller, response)
+
+    def _export(self, caller: Hashable, request: ExportUsersRequest, raw: bytes | memoryview, now: Now) -> None:
+        users = self._image().users
+        page, next_after = _page(sorted(users), request.after)
+        found = tuple(user_export(users[name]) for name in page)
+        self._outbox.reply(caller, ExportUsersResponse(users=found, next_after=next_after))
 
     def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
         image = self._image()
@@ -86,6 +97,24 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
             return TestAccessResponse(is_allowed=True, reason=str(rule), subjects=subjects)
     near = f"; nearest: {', '.join(map(str, nearest))}" if nearest else ""
     return TestAccessResponse(is_allowed=False, reason=f"no rule allows it{near}", subjects=subjects)
+
+
+def _page(names: list[str], after: str) -> tuple[list[str], str | None]:
+    """One answer's share of sorted names, and what to ask for the rest with."""
+    left = names[bisect_right(names, after) :]
+    page = left[: limits.USERS_PER_ANSWER_MAX]
+    return page, page[-1] if len(left) > len(page) else None
+
+
+def user_export(user: User) -> UserExport:
+    """All of which a user can be made again."""
+    return UserExport(
+        name=user.name,
+        created_us=user.created_us,  # type: ignore[arg-type]
+        credentials=user.credentials,
+        rules=user.rules,
+        quotas=user.quotas,
+    )
 
 
 def user_info(user: User) -> UserInfo:

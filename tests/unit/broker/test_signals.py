@@ -41,6 +41,26 @@ async def test_a_signal_wakes_an_idle_loop() -> None:
         await told.wait()
 
 
+async def test_all_who_asked_are_told() -> None:
+    loop = asyncio.get_running_loop()
+    first, second = asyncio.Event(), asyncio.Event()
+    on_signals(loop, (signal.SIGUSR1,), first.set)
+    on_signals(loop, (signal.SIGUSR1,), second.set)
+    signal.raise_signal(signal.SIGUSR1)
+    async with asyncio.timeout(DEADLINE_S):
+        await first.wait()
+        await second.wait()
+
+
+def test_a_loop_takes_the_place_of_one_that_has_ended() -> None:
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        on_signals(loop, (signal.SIGUSR1,), loop.stop)
+        loop.call_soon(signal.raise_signal, signal.SIGUSR1)
+        loop.run_forever()
+        loop.close()
+
+
 def test_a_signal_behind_the_end_of_the_loop_changes_nothing() -> None:
     loop = asyncio.new_event_loop()
     on_signals(loop, (signal.SIGUSR1,), loop.stop)

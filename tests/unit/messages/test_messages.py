@@ -62,6 +62,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "CHANGE_RULES": 34,
         "TEST_ACCESS": 35,
         "APPEND_AT": 36,
+        "EXPORT_USERS": 37,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
+from penstock.base import limits
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
@@ -29,6 +30,8 @@ from penstock.messages import (
     CreateUserRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
+    ExportUsersRequest,
+    ExportUsersResponse,
     FetchOffsetsRequest,
     FetchRequest,
     FetchResponse,
@@ -283,6 +286,7 @@ CASES = {
     "alter another user": Case(plain(lambda b: AlterUserRequest(name="ann", add=(credential(),))), *ADMIN_ONLY),
     "own quotas": Case(plain(lambda b: AlterUserRequest(name="bob", quotas=Quotas(1 << 20))), *ADMIN_ONLY),
     "change rules": Case(plain(lambda b: ChangeRulesRequest(name="bob", add=on(READ)[:1])), *ADMIN_ONLY),
+    "export of users": Case(plain(lambda b: ExportUsersRequest()), *ADMIN_ONLY),
     "test of another user": Case(plain(lambda b: TestAccessRequest(name="ann", operation=READ)), *ADMIN_ONLY),
 }
 TOLD_WHAT_THEY_MAY_KNOW = {
@@ -499,6 +503,26 @@ def test_what_is_told_of_users_holds_no_key(broker) -> None:
     assert "stored_key" not in said
     assert "server_key" not in said
     assert "salt" not in said
+
+
+def test_an_administrator_exports_all_of_which_users_can_be_made_again(broker, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "USERS_PER_ANSWER_MAX", 2)
+    broker.who = who(broker, "ann")
+    kept = credential()
+    broker.request(CreateUserRequest(name="zoe", credentials=(kept,), rules=on(READ), quotas=Quotas(1 << 20)))
+    found, after = [], ""
+    while True:
+        page = broker.ask(ExportUsersRequest(after=after), ExportUsersResponse)
+        assert len(page.users) <= 2
+        found += page.users
+        if page.next_after is None:
+            break
+        after = page.next_after
+    assert [one.name for one in found] == sorted(broker.node.access._image().users)
+    zoe = found[-1]
+    (exported,) = zoe.credentials
+    assert msgspec.structs.replace(exported, created_us=kept.created_us) == kept
+    assert (set(zoe.rules), zoe.quotas) == (set(on(READ)), Quotas(1 << 20))
 
 
 def test_a_credential_that_expires_counts_no_more(broker) -> None:

@@ -1,0 +1,174 @@
+"""Users in a backup: what checks their secrets, what they may do and use; and how a cluster gets them again.
+
+Rules: the file has what a broker keeps, so passwords, tokens and nkeys go on working; the secrets are nowhere. It is
+replaced by each run, and the one before is deleted: what was revoked since is not kept. Users are made anew only
+where there are none of that name: whoever is there is left as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule
+from penstock.access.rules import EVERYTHING
+from penstock.access.users import EVERYBODY
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.cli.backup_files import (
+    AccessBackup,
+    Manifest,
+    private_file,
+    private_folder,
+    sync,
+    sync_folder,
+    write_manifest,
+)
+from penstock.messages import UserExport
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+
+
+class _Credential(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As `Credential`, with names."""
+
+    credential_id: str
+    kind: CredentialKind
+    created_us: int
+    expires_us: int | None = None
+    salt: bytes = b""
+    iterations: int = 0
+    stored_key: bytes = b""
+    server_key: bytes = b""
+    public_key: str = ""
+
+
+class _Rule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As `Rule`, with names."""
+
+    operation: Operation
+    stream: str = ""
+    subject: str = ""
+    group: str = EVERYTHING
+
+
+class _Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As `Quotas`, with names."""
+
+    append_bytes_per_s: int | None = None
+    fetch_bytes_per_s: int | None = None
+    connections_max: int | None = None
+
+
+class _User(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As `UserExport`, with names."""
+
+    name: str
+    created_us: int
+    credentials: tuple[_Credential, ...] = ()
+    rules: tuple[_Rule, ...] = ()
+    quotas: _Quotas = _Quotas()
+
+
+class _File(msgspec.Struct, frozen=True):
+    """All of them, by name."""
+
+    users: tuple[_User, ...]
+
+
+def write_users(folder: Path, manifest: Manifest, users: Sequence[UserExport], backed_up: str) -> None:
+    """Replace what the backup has of users, durably."""
+    before, manifest.access = manifest.access, None
+    if users:
+        data = msgspec.json.format(msgspec.json.encode(_File(tuple(map(_kept, users)))), indent=1)
+        sha = hashlib.sha256(data).hexdigest()
+        path = Path("users") / f"{sha[:16]}.json"
+        private_folder(folder, path.parent)
+        for left in (folder / path.parent).glob("*.part"):  # by a run that was killed
+            left.unlink()
+        part = (folder / path).with_suffix(".part")
+        with private_file(part) as out:
+            out.write(data)
+            sync(out)
+        part.replace(folder / path)
+        sync_folder(part.parent)
+        manifest.access = AccessBackup(path.as_posix(), len(users), len(data), sha, backed_up)
+    write_manifest(folder, manifest)
+    kept = None if manifest.access is None else folder / manifest.access.path
+    for file in (folder / "users").glob("*.json") if before is not None or kept is not None else ():
+        if file != kept:
+            file.unlink()
+
+
+def read_users(folder: Path, access: AccessBackup) -> list[UserExport]:
+    """CorruptionError: it is not what the manifest says. OSError."""
+    path = folder / access.path
+    if not path.exists():
+        raise CorruptionError(str(path), 0, f"a file of {access.size_bytes} bytes", "none")
+    data = path.read_bytes()
+    if (sha := hashlib.sha256(data).hexdigest()) != access.sha256:
+        raise CorruptionError(str(path), 0, f"a file with the SHA-256 {access.sha256}", sha)
+    return [_exported(one) for one in msgspec.json.decode(data, type=_File).users]
+
+
+class RestoredUsers(NamedTuple):
+    """What became of them, by name."""
+
+    made: list[str]
+    left: list[str]  # there already, and as they are
+
+
+def check_target(client: Client, timeout_s: float) -> None:
+    """OperationalError: nobody logs in there yet, or whoever asks is no administrator."""
+    if not client.users.all(timeout=timeout_s).is_guarded:
+        text = "nobody has to log in to that cluster yet, and the first user has to be an administrator: make one"
+        raise OperationalError(f"{text} (`penstock user add NAME --admin`), then restore users")
+
+
+def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float) -> RestoredUsers:
+    """Make those that are not there. RemoteError: one of them cannot be made."""
+    from penstock.client.users import Made
+
+    there = {one.name for one in client.users.all(timeout=timeout_s).users}
+    done = RestoredUsers([], [])
+    for user in users:
+        if user.name in there:
+            done.left.append(user.name)
+            continue
+        if user.name == EVERYBODY:
+            client.users.change_rules(EVERYBODY, add=user.rules, timeout=timeout_s)
+        else:
+            credentials = [Made(one) for one in user.credentials]
+            try:
+                client.users.create(user.name, *credentials, rules=user.rules, quotas=user.quotas, timeout=timeout_s)
+            except RemoteError as error:
+                if error.code == ErrorCode.USER_EXISTS:  # made by somebody else meanwhile
+                    done.left.append(user.name)
+                    continue
+                raise RemoteError(error.code, f"user {user.name!r}: {error.message}", **error.details) from None
+        done.made.append(user.name)
+    return done
+
+
+def _kept(user: UserExport) -> _User:
+    return _User(
+        user.name,
+        user.created_us,
+        tuple(_Credential(**msgspec.structs.asdict(one)) for one in user.credentials),
+        tuple(_Rule(**msgspec.structs.asdict(one)) for one in user.rules),
+        _Quotas(**msgspec.structs.asdict(user.quotas)),
+    )
+
+
+def _exported(user: _User) -> UserExport:
+    return UserExport(
+        name=user.name,
+        created_us=user.created_us,  # type: ignore[arg-type]
+        credentials=tuple(Credential(**msgspec.structs.asdict(one)) for one in user.credentials),
+        rules=tuple(Rule(**msgspec.structs.asdict(one)) for one in user.rules),
+        quotas=Quotas(**msgspec.structs.asdict(user.quotas)),
+    )

@@ -1,0 +1,91 @@
+"""What somebody's rules come to, kept until they change: what was decided once is looked up after that.
+
+Rules: it is kept by the rules themselves, so what others may do, or with what somebody logs in, changes nothing of it.
+A stream keeps its name and its subject for life, so what is known of it by its id stays true. What is kept is bounded,
+and made anew where it was forgotten.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from penstock.access import Operation, Rule
+from penstock.access.rules import Scope, is_admin, name_matches, scope
+from penstock.base import limits
+from penstock.groups.rows import OFFSETS_STREAM
+from penstock.metadata.image import ClusterImage, StreamState
+
+_Rules = tuple[Rule, ...]
+_SHOWS = tuple(one for one in Operation if one is not Operation.ADMIN)  # who may do one of these sees a stream
+
+
+class Judge:
+    """Of one user: by rules of its own, and everybody's."""
+
+    def __init__(self, own: _Rules, of_all: _Rules) -> None:
+        self._own, self._of_all = own, of_all
+        self.rules = (*own, *of_all)
+        self.is_admin = is_admin(self.rules)
+        by_operation = {one: tuple(rule for rule in self.rules if rule.operation is one) for one in _SHOWS}
+        self._by_operation: dict[Operation, _Rules] = {one: rules for one, rules in by_operation.items() if rules}
+        self.has_groups = Operation.COMMIT_OFFSETS in self._by_operation or Operation.READ in self._by_operation
+        self._scopes: dict[tuple[Operation, int], Scope] = {}
+        self._is_seen: dict[int, bool] = {}
+        self._names: tuple[object, list[str]] = (None, [])  # those seen of an image's
+
+    def goes_by(self, own: _Rules, of_all: _Rules) -> bool:
+        """Whether these are its rules; identity is enough."""
+        return own is self._own and of_all is self._of_all
+
+    def scope(self, operation: Operation, state: StreamState) -> Scope:
+        """How far an operation is allowed on a stream, for any group."""
+        key = (operation, state.stream_id)
+        found = self._scopes.get(key)
+        if found is None:
+            if len(self._scopes) >= limits.JUDGED_STREAMS_MAX:
+                self._scopes.clear()
+            found = self._scopes[key] = self.scope_of(operation, state.name, state.config.subject)
+        return found
+
+    def scope_of(self, operation: Operation, name: str, subject: str, group: str | None = None) -> Scope:
+        """The same of what is perhaps no stream yet; nothing is kept of that."""
+        if self.is_admin:
+            return Scope(is_all=True)
+        return scope(self._by_operation.get(operation, ()), operation, name, subject, group=group)
+
+    def commits(self, group: str) -> bool:
+        """Whether anything may be committed for a group."""
+        rules = self._by_operation.get(Operation.COMMIT_OFFSETS, ())
+        return self.is_admin or any(name_matches(rule.group, group) for rule in rules)
+
+    def sees(self, state: StreamState) -> bool:
+        """Whether something may be done with a stream."""
+        found = self._is_seen.get(state.stream_id)
+        if found is None:
+            if len(self._is_seen) >= limits.JUDGED_STREAMS_MAX:
+                self._is_seen.clear()
+            is_where_groups_are = state.name == OFFSETS_STREAM and self.has_groups
+            name, subject = state.name, state.config.subject
+            found = is_where_groups_are or any(self.scope_of(one, name, subject) for one in self._by_operation)
+            self._is_seen[state.stream_id] = found
+        return found
+
+    def seen_names(self, image: ClusterImage, names: list[str]) -> list[str]:
+        """Those of an image's sorted names of streams with which something may be done, sorted."""
+        if self._names[0] is not image.names:
+            self._names = (image.names, sorted(self._seen(image, names)))
+        return self._names[1]
+
+    def _seen(self, image: ClusterImage, names: list[str]) -> set[str]:
+        found = {OFFSETS_STREAM} & set(names) if self.has_groups else set()
+        for rule in self.rules:
+            if rule.subject:
+                return {name for name in names if self.sees(image.by_name(name))}  # all rules are looked at with that
+            if rule.stream.endswith("*"):
+                beginning = rule.stream[:-1]
+                begin = bisect_left(names, beginning)
+                end = bisect_left(names, beginning + "\U0010ffff") if beginning else len(names)
+                found.update(name for name in names[begin:end] if not name.startswith("__"))
+            elif rule.stream in image.names:
+                found.add(rule.stream)
+        return found
