@@ -270,6 +270,16 @@ async def test_a_jetstream_stream_on_the_same_subjects_is_named(tmp_path: Path) 
         assert told(findings, "JetStream") == [
             ("warn", f"{captures} orders (orders.>) stores: both ack, and the first ack counts"),
         ]
+        async with await broker.client() as client:
+            await client.pause_stream("orders")
+            _, findings = await examine(broker.client_address)
+            assert told(findings, "JetStream") == [
+                ("warn", f"{captures} orders (orders.>) stores: orders is paused now; once it is resumed both ack"),
+            ]
+            await client.make_read_only("orders")
+        _, findings = await examine(broker.client_address)
+        ((_, text),) = told(findings, "JetStream")
+        assert text.endswith("stores: orders is read-only and refuses it, and the first answer counts")
 
 
 async def test_one_broker_is_well_and_its_machine_is_looked_at(tmp_path: Path) -> None:

@@ -156,6 +156,34 @@ async def test_one_that_finds_nothing_to_do_ends_where_it_does_not_follow(client
         await alone.commit({0: 3})
 
 
+async def test_one_that_does_not_follow_waits_for_what_a_killed_one_holds(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    """None of the partitions is its own until the session of the dead one is over: that is no end."""
+    await client.create_stream("orders", "orders")
+    await append(client, 1, 3)
+    with consuming(broker.client_address) as child:
+        assert child.stdout is not None
+        await asyncio.to_thread(child.stdout.readline)
+        child.kill()
+        child.wait()
+        await append(client, 1, 2)
+        async with client.consumer("orders", "billing", session=2.0) as heir:
+            seen = [message.offset async for message in heir.messages()]
+    assert seen[-2:] == [3, 4]
+    assert [at.lag for at in await client.groups.offsets("billing", "orders")] == [0]
+
+
+async def test_one_that_does_not_follow_ends_where_a_live_one_keeps_all(client: aio.Client) -> None:
+    await client.create_stream("orders", "orders")
+    async with client.consumer("orders", "billing", session=1.0) as owner:
+        assert owner.positions == {0: 0}
+        await append(client, 1, 3)
+        async with client.consumer("orders", "billing", session=0.5) as idle, asyncio.timeout(10):
+            assert [batch async for batch in idle] == []
+            assert idle.positions == {}
+
+
 async def test_a_killed_consumer_is_followed_by_another_one(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("orders", "orders", partitions=2)
     await append(client, 2, 3)

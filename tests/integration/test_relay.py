@@ -220,3 +220,29 @@ async def test_a_nats_server_that_restarts_is_waited_for(tmp_path: Path) -> None
                     other.start()
                     said, _ = await ended(running)
                 assert said.startswith("relayed 3,000 messages")
+
+
+async def test_without_follow_it_goes_on_where_a_killed_one_was(broker: BrokerProcess, client: aio.Client) -> None:
+    """The killed one is a member for its session; meanwhile nothing is over."""
+    await with_rows(client, "resumed", 1_000)
+    arguments = ("resumed", "--to", "r.{subject}", "--group", "r")
+    async with subscribed(broker.nats_url, "r.>") as subscriber:
+        with launched(broker.client_address, "relay", *arguments, "--rate", "100"):
+            await subscriber.until(50)
+        assert len(subscriber.messages) < 1_000
+        out, _ = await relay(broker, *arguments)
+        assert out.startswith("relayed ")
+        await subscriber.all_so_far()
+        assert set(subscriber.offsets()) == set(range(1_000))
+        (place,) = await client.groups.offsets("r", "resumed")
+        assert place.lag == 0
+
+
+async def test_who_holds_what_is_left_is_told(broker: BrokerProcess, client: aio.Client) -> None:
+    await with_rows(client, "held", 10)
+    async with client.consumer("held", "h", follow=True, session=60.0) as owner:
+        assert owner.positions == {0: 0}
+        out, err = await relay(broker, "held", "--to", "h.{subject}", "--group", "h")
+    assert out == ""
+    assert "nothing was relayed: member " in err
+    assert "of it reads partition 0, with 10 messages to go" in err

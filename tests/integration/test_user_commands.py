@@ -125,6 +125,50 @@ def test_names_of_users_are_completed_for_who_has_logged_in(
     assert completed("penstock acl add frida read,com") == ["read,commit_offsets"]
 
 
+def test_who_may_read_some_subjects_reads_these_of_all_partitions(penstock: Run, tmp_path: Path) -> None:
+    stream = "shares"
+    made = penstock("stream", "create", stream, f"{stream}.>", "--partitions", "2", "--partition-by", "token:2")
+    assert made.returncode == 0, made.stderr
+    for region, value in (("eu", "a"), ("us", "b"), ("eu", "c")):
+        penstock("publish", f"{stream}.{region}", value, "--key", value)
+    (tmp_path / "password").write_text("a password")
+    assert penstock("user", "add", stream, "--password-file", str(tmp_path / "password")).returncode == 0
+    assert penstock("acl", "add", stream, "read", "--subject", f"{stream}.eu.>").returncode == 0
+    assert penstock("acl", "add", stream, "read", "--subject", f"{stream}.eu").returncode == 0
+    (tmp_path / "credentials").write_text(f"{stream}:a password")
+    who = {"PENSTOCK_CREDENTIALS": str(tmp_path / "credentials")}
+    refused = penstock("read", stream, **who)
+    assert (refused.returncode, "may not read" in refused.stderr) == (1, True)
+    only = ("read", stream, "--subject", f"{stream}.eu")
+    for more, values in (
+        ((), "ac"),
+        (("--key", "c"), "c"),
+        (("--from", "1h ago", "--to", "latest"), "ac"),
+        (("--follow", "--limit", "2"), "ac"),
+    ):
+        run = penstock(*only, "--format", "json", *more, **who)
+        assert run.returncode == 0, run.stderr
+        assert [json.loads(line)["value"] for line in run.stdout.splitlines()] == [*values]
+
+
+def test_who_reads_a_stream_is_shown_it_and_who_cannot_verify_is_told_why(penstock: Run, tmp_path: Path) -> None:
+    assert penstock("stream", "create", "shown", "shown.>").returncode == 0
+    (tmp_path / "password").write_text("a password")
+    assert penstock("user", "add", "viewer", "--password-file", str(tmp_path / "password")).returncode == 0
+    assert penstock("acl", "add", "viewer", "read", "--stream", "shown").returncode == 0
+    (tmp_path / "credentials").write_text("viewer:a password")
+    who = {"PENSTOCK_CREDENTIALS": str(tmp_path / "credentials")}
+    shown = penstock("stream", "show", "shown", **who)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "shown.>" in shown.stdout
+    assert penstock("stream", "show", "shown", "--json", **who).returncode == 0
+    for arguments in ((), ("shown",), ("--json",)):
+        refused = penstock("verify", *arguments, **who)
+        assert refused.returncode == 1
+        assert (refused.stdout, "Not sound" in refused.stderr) == ("", False)
+        assert "needs the right `admin`" in refused.stderr
+
+
 def test_who_may_read_some_subjects_reads_them(penstock: Run) -> None:
     assert penstock("stream", "create", "regions", "regions.>").returncode == 0
     for subject in ("regions.eu", "regions.us"):

@@ -45,6 +45,8 @@ def encrypted(vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -
     file = config.encryption_keys_file
     if file is not None:
         _warn_of_others(file)
+        if _text(file) != config.encryption_keys:  # a supervisor hands on those with which it began
+            read_again(file, keys)
         on_signals(loop, (signal.SIGHUP,), lambda: read_again(file, keys))
     return EncryptedVfs(vfs, keys, holds_messages)
 
@@ -52,8 +54,7 @@ def encrypted(vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -
 def read_again(file: Path, keys: EncryptionKeys) -> None:
     """Have `keys` be those that the file holds now, if it holds any, and those of before behind them."""
     try:
-        with file.open("rb") as opened:
-            staying = keys.replace(parse_keys(opened.read(_FILE_BYTES_MAX).decode()))
+        staying = keys.replace(parse_keys(_text(file)))
     except (OSError, UnicodeDecodeError, KeyMistakeError) as error:
         reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error
         _log.error("the keys in %s cannot be read again, those of before stay: %s", file, reason)
@@ -62,6 +63,11 @@ def read_again(file: Path, keys: EncryptionKeys) -> None:
     _log.info("the keys in %s were read again: new files take %r, of %s", file, keys.current_id, ", ".join(keys.ids))
     if staying:
         _log.warning(_GONE, file, "key" if len(staying) == 1 else "keys", ", ".join(staying))
+
+
+def _text(file: Path) -> str:
+    with file.open("rb") as opened:
+        return opened.read(_FILE_BYTES_MAX).decode()
 
 
 def _warn_of_others(file: Path) -> None:

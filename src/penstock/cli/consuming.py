@@ -1,7 +1,8 @@
 """Reading as a group for `penstock read --group`: from where it committed last, and committed as it is printed.
 
 Rules: what was printed is committed, at the latest when the command ends; what is printed as it is interrupted may come
-again. With a limit exactly what was printed counts. An outage of the broker is waited out, as `following` does it.
+again. With a limit exactly what was printed counts. Without --follow partitions of a member that may be dead are waited
+for, until its session is over. An outage of the broker is waited out, as `following` does it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.failure import say_note
 from penstock.cli.following import BATCH_ROWS_MAX, wait_until_back
+from penstock.cli.output import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +67,21 @@ class Consuming:
                 say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
             wait_until_back(client, self._info, number, self._timeout_s)
             say_note(f"the broker at {client.server} answers again; going on where the group has committed")
+
+    def why_nothing(self) -> str:
+        """Why nothing came: all is read, or members of the group hold the partitions of what is left."""
+        text = f"group {self._group} has all that was there"
+        places = self._client.groups.offsets(self._group, self._info, timeout=self._timeout_s)
+        held = [one for one in places if one.lag and one.member and self._partition in (None, one.partition)]
+        if held:
+            members = sorted({one.member for one in held if one.member})
+            who = (
+                f"member {members[0]} of it reads" if len(members) == 1 else f"members {', '.join(members)} of it read"
+            )
+            left = counted(sum(one.lag for one in held), "message")
+            partitions = ", ".join(str(one.partition) for one in held)
+            text = f"{who} partition {partitions}, with {left} to go (`penstock group show {self._group}`)"
+        return f"{text}; --follow waits for what comes"
 
     def _advice(self, error: OffsetOutOfRange) -> str:
         has_begun = self._consumer is not None and self._consumer.positions

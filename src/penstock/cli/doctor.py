@@ -177,7 +177,7 @@ def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInf
     async def judge() -> list[Finding]:
         configs = [info.config for info in infos]
         found = [one async for one in judge_permissions(at, who, configs)]
-        return [*found, *await judge_jetstream(at, who, configs)]
+        return [*found, *await judge_jetstream(at, who, infos)]
 
     return asyncio.run(judge())
 

@@ -199,6 +199,8 @@ def _advice(error: Exception) -> str:
         and "penstock serve" not in str(error)
         and "TLS" not in str(error)
     ):
+        if "inbox_prefix" in str(error):
+            return "--inbox-prefix says which: what that user may subscribe to, such as _INBOX.shop for _INBOX.shop.>"
         if "NATS" in str(error):
             return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"
         return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"

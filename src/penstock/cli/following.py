@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import OperationalError
 from penstock.cli.failure import say_note
@@ -73,7 +73,7 @@ def following(
             reason = error.message if isinstance(error, TimedOut) else str(error)
             say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
         wait_until_back(client, info, number, timeout_s)
-        _check_same_log(client, info, number, at - 1, last, timeout_s)
+        _check_same_log(client, info, number, at - 1, last, timeout_s, where)
         say_note(f"the broker at {client.server} answers again; going on at offset {at}")
 
 
@@ -89,14 +89,23 @@ def wait_until_back(client: Client, info: StreamInfo, partition: int, timeout_s:
 
 
 def _check_same_log(
-    client: Client, info: StreamInfo, partition: int, offset: int, last: pa.Scalar | None, timeout_s: float
+    client: Client,
+    info: StreamInfo,
+    partition: int,
+    offset: int,
+    last: pa.Scalar | None,
+    timeout_s: float,
+    where: Filter | None,
 ) -> None:
     """OperationalError if what was read last, with the timestamp `last`, is no longer what lies at `offset`."""
-    from penstock.client.errors import MessageNotFound, OffsetOutOfRange
+    from penstock.client.errors import OffsetOutOfRange
 
-    with suppress(OffsetOutOfRange, MessageNotFound):  # retention took it, or the log ends before it: reading on tells
+    with suppress(OffsetOutOfRange):  # retention took it, or the log ends before it: reading on tells
         if last is None:
             return
-        found = client.get(info, offset, partition=partition, timeout=timeout_s)
-        if found.timestamp_us != last.value:
+        # Not `get`: who may read some subjects only says which.
+        options: dict[str, Any] = {"end": offset + 1, "partition": partition, "where": where, "timeout": timeout_s}
+        with closing(client.read(info, offset, **options)) as source:
+            found = next(source, None)
+        if found is not None and found.column("timestamp")[0].value != last.value:
             raise OperationalError(f"stream {info.name} began anew meanwhile: offset {offset} is another message now")

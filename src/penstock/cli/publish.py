@@ -58,7 +58,7 @@ _Nats = Annotated[
     typer.Option(
         "--nats",
         metavar="URL",
-        help="The nats-server to publish to.  Default: what the broker says.",
+        help="The nats-server to publish to, also as nats://USER:PASSWORD@HOST:PORT.  Default: what the broker says.",
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
@@ -66,6 +66,17 @@ _NatsCreds = Annotated[
     str | None,
     typer.Option(
         "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
+    ),
+]
+_InboxPrefix = Annotated[
+    str | None,
+    typer.Option(
+        "--inbox-prefix",
+        metavar="SUBJECT",
+        help="Have acks come below this subject, such as _INBOX.shop, where the NATS user may subscribe to no other.  "
+        "Default: _INBOX.",
+        rich_help_panel=CONNECTION_PANEL,
+        show_default=False,
     ),
 ]
 
@@ -123,6 +134,7 @@ def publish(
     as_json: Json = False,
     nats: _Nats = None,
     nats_creds: _NatsCreds = None,
+    inbox_prefix: _InboxPrefix = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
@@ -136,8 +148,7 @@ def publish(
     options["envelope"] = _envelope(envelope, correlation_id, expect_offset, crc=crc)
     values = _values(value, lines=lines, count=count, tombstone=tombstone)
     urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
-    nats_options = {"user_credentials": nats_creds} if nats_creds else None
-    reached = connected(ctx, server, timeout, nats=urls, nats_options=nats_options)
+    reached = connected(ctx, server, timeout, nats=urls, nats_options=_nats_options(nats_creds, inbox_prefix))
     with _said_of_offsets(options), reached as (client, seconds):
         options["timeout"] = seconds
         acking = _who_acks(client, subject, stream, ack, seconds, in_envelope=envelope)
@@ -153,6 +164,13 @@ def publish(
             got = client.publish(subject, next(values), **options)
             acks = [] if got is None else [got]
     _show(subject, acks, as_json=as_json)
+
+
+def _nats_options(creds: str | None, inbox_prefix: str | None) -> dict[str, str]:
+    if inbox_prefix is not None and (mistake := subject_mistake(inbox_prefix)) is not None:
+        raise typer.BadParameter(f"--inbox-prefix: {mistake}")
+    given = {"user_credentials": creds, "inbox_prefix": inbox_prefix}
+    return {name: value for name, value in given.items() if value}
 
 
 def _who_acks(

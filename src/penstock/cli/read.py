@@ -155,7 +155,8 @@ def read(
 
     With --follow an outage of the broker is waited out, and told on stderr.
 
-    What was printed for a --group is committed every few seconds, and when the command ends.
+    What was printed for a --group is committed every few seconds, and when the command ends. Where others hold all
+    partitions, and something is left to read, it waits for their session (10 s): they may have been killed.
     """
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
     if chosen is Format.ARROW and sys.stdout.isatty():
@@ -174,7 +175,7 @@ def read(
         if group is not None:
             consuming = as_group(client, info, group, from_place, to_place, partition, seconds)
             batches = consuming.batches(follow=follow, for_ever=timeout is None)
-            why = f"group {group} has all that was there, or others read it; --follow waits for what comes"
+            why = ""
         elif partition is None and len(info.partitions) > 1:
             batches = all_partitions(client, info, from_place, to_place, follow, seconds, where)
             why = f"{info.name} holds none there; --follow waits for what comes"
@@ -190,6 +191,8 @@ def read(
         with closing(batches):
             wanted = seen.counted(_limited(batches, limit))
             _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
+        if consuming is not None and not (seen.rows or follow):
+            why = consuming.why_nothing()
     if not (seen.rows or follow or limit == 0):
         say_note(f"no messages: {why}")
 

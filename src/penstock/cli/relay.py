@@ -133,8 +133,8 @@ def relay(
     Penstock-Partition, Penstock-Offset, Penstock-Timestamp.
 
     NATS confirms each batch before the next one is read. With --group that is committed every few seconds: a relay
-    that was killed goes on there, and publishes again what it had published since (at least once). Subscribers that
-    are away miss what is published, as always in NATS.
+    that was killed goes on there, once the session of the killed one is over (10 s), and publishes again what it had
+    published since (at least once). Subscribers that are away miss what is published, as always in NATS.
 
     Where the target is stored by the stream itself, it is refused; other streams that store it are named.
     """
@@ -146,14 +146,14 @@ def relay(
     urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
     options = {"user_credentials": nats_creds} if nats_creds else {}
     relayed, is_done = _Relayed(), False
+    why = f"stream {stream} holds no messages there; --follow waits for what comes"
     try:
         with connected(ctx, server, timeout, nats=urls) as (client, seconds):
             info = client.stream(stream, timeout=seconds)
             _check_target(client, info, mapping, elsewhere=urls is not None, timeout=seconds)
             if group is not None:
-                batches = as_group(client, info, group, from_place, None, partition, seconds).batches(
-                    follow=follow, for_ever=follow
-                )
+                consuming = as_group(client, info, group, from_place, None, partition, seconds)
+                batches = consuming.batches(follow=follow, for_ever=follow)
             else:
                 batches = _batches(client, info, from_place, to_place, partition, seconds, follow=follow)
             total = None if follow or group is not None else _total(client, info, partition, seconds)
@@ -167,10 +167,12 @@ def relay(
                         thread.run(nats_output.send(relayed.lots(part, mapping, info, partition, nats_output.size_max)))
                         advance(relayed.messages)
                         time.sleep(pause_s)
+            if group is not None and not relayed.messages:
+                why = consuming.why_nothing()
         is_done = True
     finally:
         if is_done or relayed.messages:
-            relayed.say(stream, to, as_json=as_json)
+            relayed.say(stream, to, why, as_json=as_json)
 
 
 def _check_target(
@@ -259,7 +261,7 @@ class _Relayed:
         self._ends[number] = batch.column("offset")[-1].as_py() + 1
         return lots
 
-    def say(self, stream: str, to: str, *, as_json: bool) -> None:
+    def say(self, stream: str, to: str, why: str, *, as_json: bool) -> None:
         """What was done, also where it was interrupted."""
         seconds = max(1e-3, time.monotonic() - self._begin_s)
         if as_json:
@@ -269,7 +271,7 @@ class _Relayed:
             count = output.counted(self.messages, "message")
             typer.echo(f"relayed {count} of stream {stream} to {to}, {self.messages / seconds:,.0f} a second")
         else:
-            say_note(f"nothing was relayed: stream {stream} holds no messages there; --follow waits for what comes")
+            say_note(f"nothing was relayed: {why}")
         if self.headers_dropped:
             say_note(f"note: of {output.counted(self.headers_dropped, 'message')} the headers are no NATS header block")
 

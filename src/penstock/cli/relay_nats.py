@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from penstock.base.errors import OperationalError
 from penstock.client.errors import Unavailable
-from penstock.client.publishing import without_credentials
+from penstock.client.publishing import not_connected, without_credentials
 
 _PAUSE_S = 0.2
 
@@ -51,7 +51,7 @@ class NatsOutput:
                     **options,
                 )
         except TimeoutError:
-            raise Unavailable(f"no NATS server answers at {self._shown} in time{self._why}") from None
+            raise Unavailable(f"{not_connected(self._shown, self._why)}{self._why}") from None
         except (OSError, NatsError) as error:
             raise Unavailable(f"no connection to NATS at {self._shown}: {error}") from None
 

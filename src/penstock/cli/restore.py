@@ -72,7 +72,7 @@ def restore(
 ) -> None:
     """Make streams of a backup: the same rows at the same offsets, with the same times, and groups where they were.
 
-    Every file is verified before anything of it is stored, and the stream is compared with the backup in the end. It
+    Every file is verified before its stream is made, and the stream is compared with the backup in the end. It
     can be interrupted, and run again: it goes on where the streams here end. A stream of that name that holds anything
     else is left alone.
 
@@ -95,11 +95,13 @@ def restore(
             _say_users(backup_users.restore_users(client, users, seconds), as_json=as_json)
         restored = []
         jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds) for entry in entries]
-        targets = [job.target() for job in jobs]  # all that is refused is refused before anything comes
+        there = [job.there() for job in jobs]  # all that is refused is refused before anything comes
+        _check_files([job for job, info in zip(jobs, there, strict=True) if info is None])
+        targets = [info or job.made() for job, info in zip(jobs, there, strict=True)]
         total = sum(partition.end - partition.log_start for entry in entries for partition in entry.partitions)
         with output.progress("Restoring", total, noun="offsets") as advance:
-            for job, info in zip(jobs, targets, strict=True):
-                rows = job.fill(info, advance)
+            for job, info, old in zip(jobs, targets, there, strict=True):
+                rows = job.fill(info, advance, are_checked=old is None)
                 groups = [one for one in manifest.groups if one.stream_id == job.entry.stream_id]
                 restored.append(job.finish(info, rows, groups, paused=paused or name is not None))
     _say(restored, as_json=as_json)
@@ -134,6 +136,19 @@ def _chosen(manifest: Manifest, name: str | None, folder: Path) -> list[StreamBa
     return sorted(chosen, key=lambda one: not one.config.is_encrypted)
 
 
+def _check_files(jobs: list[_Job]) -> None:
+    """Every file of streams that are still to be made: of a damaged backup nothing is left behind."""
+    from penstock.cli import backup_files
+
+    files = [(job, part, file) for job in jobs for part in job.entry.partitions for file in part.files]
+    with output.progress("Verifying", sum(file.size_bytes for *_, file in files), noun="bytes") as advance:
+        done = 0
+        for job, part, file in files:
+            backup_files.check_file(job.folder, part, file)
+            done += file.size_bytes
+            advance(done)
+
+
 class _Job(NamedTuple):
     """One stream."""
 
@@ -145,15 +160,20 @@ class _Job(NamedTuple):
     brokers: int
     timeout_s: float
 
-    def target(self) -> StreamInfo:
-        """The stream here; made where it is not there. OperationalError: it is another one."""
+    def there(self) -> StreamInfo | None:
+        """The stream here, if there is one. OperationalError: it is another one."""
         from penstock.client.errors import StreamNotFound
-        from penstock.client.placing import create_paused
 
         with suppress(StreamNotFound):
             there = self.client.stream(self.name, timeout=self.timeout_s)
             self._check(there)
             return there
+        return None
+
+    def made(self) -> StreamInfo:
+        """The stream, made here."""
+        from penstock.client.placing import create_paused
+
         return create_paused(self.client, self._config(placed_rows.LATER), timeout=self.timeout_s)
 
     def _config(self, changes: dict[str, Any]) -> Any:
@@ -177,8 +197,8 @@ class _Job(NamedTuple):
         if there.subject != self.entry.config.subject or len(there.partitions) != len(self.entry.partitions):
             raise OperationalError(f"{text} with another subject, or other partitions; restore under another name")
 
-    def fill(self, info: StreamInfo, advance: Callable[[int], None]) -> int:
-        """Put what is not there yet; how many rows the backup has."""
+    def fill(self, info: StreamInfo, advance: Callable[[int], None], *, are_checked: bool) -> int:
+        """Put what is not there yet; how many rows the backup has. `are_checked`: the files were, just now."""
         from penstock.client.placing import Placer
 
         done = rows = 0
@@ -187,17 +207,23 @@ class _Job(NamedTuple):
                 self.client, info, partition.partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
             )
             self._check_beginning(info, partition, placer)
+            if not are_checked:
+                self._check_rest(placer, partition)
             self._fill(placer, partition, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
             rows += self._compare(info, partition)
         return rows
 
-    def _fill(self, placer: Placer, partition: PartitionBackup, tell: Callable[[int], None]) -> None:
+    def _check_rest(self, placer: Placer, partition: PartitionBackup) -> None:
         from penstock.cli import backup_files
 
         for file in partition.files:
             if file.end_offset > placer.end:
                 backup_files.check_file(self.folder, partition, file)
+
+    def _fill(self, placer: Placer, partition: PartitionBackup, tell: Callable[[int], None]) -> None:
+        from penstock.cli import backup_files
+
         begin = max(placer.end, partition.log_start)
         placed_rows.put(placer, backup_files.batches(self.folder, partition, begin), tell)
         if placer.end < partition.end:

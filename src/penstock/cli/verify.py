@@ -13,10 +13,10 @@ from typing import Annotated
 import typer
 
 from penstock.base import limits
-from penstock.base.errors import PenstockError
+from penstock.base.errors import ErrorCode, PenstockError
 from penstock.base.units import format_exact_bytes, parse_bytes
 from penstock.cli import output, verify_report
-from penstock.cli.failure import FAILED, clearly
+from penstock.cli.failure import FAILED, advising, clearly
 from penstock.cli.keys import KeysFile, keys_of
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Globals, Json, Server, Timeout, connected, examples
 from penstock.cli.verify_backup import is_backup, verify_backup
@@ -122,7 +122,8 @@ def _verify_streams(
         if _STREAM.fullmatch(one) is None:
             raise typer.BadParameter(f"{one!r} is neither STREAM nor STREAM/PARTITION; paths go without --server")
     try:
-        with connected(ctx, server, timeout) as (client, seconds):
+        needs = "verifying streams needs the right `admin`; verifying files, as of a data directory, needs none"
+        with advising(ErrorCode.NOT_AUTHORIZED, needs), connected(ctx, server, timeout) as (client, seconds):
             done = verify_brokers(client, [which_of(one) for one in named], rate=rate, seconds=seconds)
     except (PenstockError, OSError) as error:
         if named and server is None:

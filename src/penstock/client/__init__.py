@@ -19,6 +19,7 @@
 | `groups`     | the same, as people ask for it                                           |
 | `members`    | one member of a group: its heartbeats                                    |
 | `consumers`  | reading as a group, from where it was                                    |
+| `heirs`      | what a consumer without partitions waits for                             |
 | `progress`   | what of that is done, and what committed; no IO                           |
 | `known_producers` | who appends exactly once, as leaders know                            |
 | `staging`    | rows staged, and published exactly once                                  |

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, PartitionId
-from penstock.client import batches
+from penstock.client import batches, heirs
 from penstock.client.checks import wanted_columns
 from penstock.client.errors import MemberFenced, OffsetOutOfRange, TimedOut
 from penstock.client.keywords import ConsumerOptions
@@ -101,6 +101,8 @@ class Consumer:
         self._news: asyncio.Task[bool] | None = None  # of the member
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._is_closed = False
+        self._has_owned = False  # any partition, as a member
+        self._patience_ends_s = 0.0  # to be given the first
         columns = wanted.columns
         # With the offset it is known how far the consumer has come.
         is_narrow = columns is not None and "value" not in columns
@@ -142,6 +144,7 @@ class Consumer:
         wanted = self._wanted
         self._member = member = Member(self._committed, wanted.group, info.stream_id, wanted.session_s)
         member.start()
+        self._patience_ends_s = heirs.patience_ends_s(wanted.session_s)
         try:
             async with asyncio.timeout(wanted.timeout_s):
                 await member.heard.wait()
@@ -277,6 +280,7 @@ class Consumer:
             if joined != (member.member_id, member.era) or assigned != member.assigned:
                 continue  # it may have told its coordinator meanwhile that it has not what it was to begin with
             member.owned = assigned
+            self._has_owned = self._has_owned or bool(assigned)
             member.hurry()
             await self._read(assigned)
 
@@ -353,12 +357,16 @@ class Consumer:
 
     async def _waits_for_more(self) -> bool:
         """Whether something may come, where nothing is read: with `follow`, or while partitions change hands."""
-        if self._member is not None and (self._wanted.follow or not self._member.is_settled):
+        member = self._member
+        if member is not None and (self._wanted.follow or not member.is_settled):
             if self._progress.uncommitted:  # others may wait for that, or partitions that were added
                 await self._commit()
             return True
         await self._commit()
-        return False
+        if member is None or self._info is None or self._has_owned:
+            return False
+        group, timeout_s = self._wanted.group, self._wanted.timeout_s
+        return await heirs.may_inherit(member, self._committed, group, self._info, self._patience_ends_s, timeout_s)
 
     def each(self, batch: pa.RecordBatch) -> Iterator[Message]:
         """The messages of what was taken, one in hand at a time; on any thread."""

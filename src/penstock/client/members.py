@@ -18,7 +18,7 @@ from penstock.client.errors import MemberFenced, Overloaded, StorageFailed, Time
 from penstock.client.positions import Positions
 from penstock.messages import GroupHeartbeatResponse, GroupPartition
 
-_BEATS_PER_SESSION = 8
+BEATS_PER_SESSION = 8
 _SOON_S = 0.05  # while partitions change hands
 _LAST_S = 0.005
 _LEAVE_S = 2.0
@@ -57,6 +57,11 @@ class Member:
         self.changed = asyncio.Event()
         self.heard = asyncio.Event()  # the coordinator has answered, whatever it was
         self._pause_s = _SOON_S
+
+    @property
+    def calm_s(self) -> float:
+        """Between two heartbeats, where nothing changes."""
+        return self._session_s / BEATS_PER_SESSION
 
     def start(self) -> None:
         """Join, and go on."""
@@ -111,7 +116,7 @@ class Member:
             else:
                 if era == self.era:
                     self._take(answer, sent_s)
-            calm_s = self._session_s / _BEATS_PER_SESSION
+            calm_s = self.calm_s
             if self.is_settled and self.assigned == self.owned:
                 self._pause_s = calm_s
             pause_s = min(self._pause_s, self._left_s)

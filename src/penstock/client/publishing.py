@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 _NO_RESPONDERS = "503"
+_SUBSCRIPTION_REFUSED = "permissions violation for subscription"
 _PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
 _LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
 _CLOSE_S = 3.0
@@ -69,6 +70,7 @@ class Publisher:
         self._first_failure: BaseException | None = None
         self._failures = 0
         self._last_error = ""
+        self._inbox_refusal = ""  # what the server said where no ack can come
         self._unconfirmed = False  # whether something was published without an ack since the last flush
 
     @property
@@ -226,6 +228,7 @@ class Publisher:
         self, waiter: Waiter, token: str, outgoing: Outgoing, future: asyncio.Future[Any], deadline_s: float
     ) -> None:
         connection = await self._connected(deadline_s)
+        self._check_inbox()
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._slots.acquire()
@@ -257,6 +260,12 @@ class Publisher:
             self._failures += 1
             self._first_failure = self._first_failure or error
 
+    def _check_inbox(self) -> None:
+        """Unavailable: acks cannot come, so nothing is sent."""
+        if self._inbox_refusal:
+            text = f"NATS lets no ack come, so nothing was published: {self._inbox_refusal}"
+            raise Unavailable(f'{text}; the inbox has to be one that this user may subscribe to ("inbox_prefix")')
+
     async def _connected(self, deadline_s: float) -> NatsClient:
         # nats-py ends a connection for good when a server refuses its credentials twice: then a new one is made.
         if self._nats is not None and not self._nats.is_closed:
@@ -272,7 +281,7 @@ class Publisher:
                     self._nats = await self._connect()
                 return self._nats
         except TimeoutError:
-            raise Unavailable(f"no NATS server answers at {shown} in time{self._last_error}") from None
+            raise Unavailable(f"{not_connected(shown, self._last_error)}{self._last_error}") from None
         except (OSError, NatsError) as error:
             raise Unavailable(f"no connection to NATS at {shown}: {error}") from None
 
@@ -290,18 +299,22 @@ class Publisher:
         }
         try:
             await connection.connect(list(self.urls), **options)
-            inbox = connection.new_inbox()
+            self._inbox_refusal = ""
+            self._inbox = inbox = connection.new_inbox()
             await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+            await connection.flush()  # a refusal comes before the PONG
             if self._is_closed:
                 raise Unavailable("the client was closed meanwhile")
         except BaseException:
             await _give_back(connection)  # half a connection has tasks and a socket too
             raise
-        self._inbox = inbox
         return connection
 
     async def _failed(self, error: Exception) -> None:
-        self._last_error = f" ({error})" if str(error) else ""
+        said = str(error)
+        self._last_error = f" ({said})" if said else ""
+        if _SUBSCRIPTION_REFUSED in said.lower() and self._inbox.lower() in said.lower():
+            self._inbox_refusal = said.removeprefix("nats: ")
 
     async def _replied(self, message: Msg) -> None:
         waiter = self._waiters.get(message.subject.rpartition(".")[2])
@@ -337,6 +350,13 @@ async def _give_back(connection: NatsClient) -> None:
     with contextlib.suppress(Exception):  # a server that takes no byte does not hold us up
         async with asyncio.timeout(_CLOSE_S):
             await connection.close()
+
+
+def not_connected(shown: str, why: str) -> str:
+    """What is wrong where no connection was made in time; `why` is what nats-py has said last."""
+    if "authorization" in why.lower():
+        return f"NATS at {shown} does not let in whoever these credentials are of"
+    return f"no NATS server answers at {shown} in time"
 
 
 def without_credentials(url: str) -> str:

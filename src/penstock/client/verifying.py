@@ -81,7 +81,7 @@ class PartitionCheck:
         self.replicas = replicas_of(link, info.partitions[partition])
 
     async def measure(self) -> int:
-        """Ask each for its range of offsets; how many offsets there are to verify, of all of them together."""
+        """Ask each for its range of offsets; how many offsets there are to verify, of all together. NotAuthorized."""
         await asyncio.gather(*map(self._measure, self.replicas))
         return sum(one.committed_end - one.log_start for one in self.replicas)
 
@@ -102,6 +102,8 @@ class PartitionCheck:
         try:
             found = await self._ask(replica, self._request())
         except (PenstockError, OperationalError) as error:
+            if isinstance(error, RemoteError) and error.code == ErrorCode.NOT_AUTHORIZED:
+                raise  # that says nothing of any replica
             replica.failure = str(error)
             return
         replica.log_start = replica.verified_end = found.log_start

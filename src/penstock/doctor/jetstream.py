@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.base.config import Acks, StreamConfig
+from penstock.base.config import Acks, Intake
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import overlap
 from penstock.doctor.findings import Finding, bounded, ok, unknown, warn
 from penstock.doctor.identities import NOBODY, Identity, Role
 from penstock.doctor.permissions import Nats
 from penstock.doctor.trying import ForbiddenError, RefusedError, Trial, trying
+from penstock.messages import StreamInfo
 
 _CHECK = "JetStream"
 _LIST = "$JS.API.STREAM.LIST"
@@ -33,7 +34,7 @@ class JetStreamStream(NamedTuple):
     acks: bool
 
 
-async def judge_jetstream(nats: Nats, identities: Sequence[Identity], configs: Sequence[StreamConfig]) -> list[Finding]:
+async def judge_jetstream(nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
     """Which of its streams overlap with ours."""
     failure = ""
     for identity in sorted((*identities, NOBODY), key=lambda one: _ORDER.index(one.role)):
@@ -47,30 +48,43 @@ async def judge_jetstream(nats: Nats, identities: Sequence[Identity], configs: S
             continue
         if found is None:
             return [ok(_CHECK, "not enabled in this account")]
-        return list(_overlapping(found, configs))
+        return list(_overlapping(found, infos))
     text = failure or "none of those who were given may list its streams"
     return [unknown(_CHECK, text, f"--as operator:FILE of somebody who may publish on {_LIST}")]
 
 
-def _overlapping(found: Sequence[JetStreamStream], configs: Sequence[StreamConfig]) -> Iterator[Finding]:
+def _overlapping(found: Sequence[JetStreamStream], infos: Sequence[StreamInfo]) -> Iterator[Finding]:
     def wrong() -> Iterator[Finding]:
         for theirs in found:
-            for ours in configs:
+            for info in infos:
+                ours = info.config
                 shared = [subject for subject in theirs.subjects if overlap(subject, ours.subject)]
                 if ours.is_internal or not shared:
                     continue
                 text = (
                     f"its stream {theirs.name} ({', '.join(shared)}) captures what {ours.name} ({ours.subject}) stores"
                 )
-                if theirs.acks and ours.acks is Acks.REPLY:
-                    yield warn(_CHECK, f"{text}: both ack, and the first ack counts", _ADVICE)
-                else:
-                    yield warn(_CHECK, f"{text}: it is stored twice", _ADVICE)
+                yield warn(_CHECK, f"{text}: {_outcome(theirs, info)}", _ADVICE[info.intake == Intake.PAUSED])
 
     yield from bounded(wrong(), ok(_CHECK, f"none of its {len(found)} streams captures what Penstock stores"))
 
 
-_ADVICE = "take one of them away, or have it ack nothing (JetStream: no_ack; here: --acks never)"
+def _outcome(theirs: JetStreamStream, ours: StreamInfo) -> str:
+    """What becomes of a message that both capture."""
+    both_answer = theirs.acks and ours.config.acks is Acks.REPLY
+    name = ours.config.name
+    if ours.intake == Intake.PAUSED:
+        return f"{name} is paused now; once it is resumed {'both ack' if both_answer else 'both store it'}"
+    if ours.intake != Intake.OPEN:
+        refuses = f"{name} is {ours.intake.replace('_', '-')}"
+        return f"{refuses} and refuses it, and the first answer counts" if both_answer else f"{refuses}, and takes none"
+    return "both ack, and the first ack counts" if both_answer else "it is stored twice"
+
+
+_ADVICE = {
+    False: "take one of them away, or have it ack nothing (JetStream: no_ack; here: --acks never)",
+    True: "take JetStream's away before the other one is resumed (docs/how-to/move-from-jetstream.md)",
+}
 
 
 async def _streams(trial: Trial) -> list[JetStreamStream] | None:

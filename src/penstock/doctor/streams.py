@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.base.config import Acks, Durability, Storage
+from penstock.base.config import Acks, Durability, Intake, Storage
 from penstock.base.ids import BrokerId
 from penstock.base.units import format_duration_us
 from penstock.doctor.findings import Finding, bounded, fail, listed, ok, warn
@@ -45,7 +45,10 @@ def _led(parts: Sequence[Part]) -> Iterator[Finding]:
                 state = str(part.state).replace("_", " ")
                 yield fail(check, f"{name} is {state}: {part.state_reason}", _ADVICE.get(part.state, _LOOK))
 
-    yield from bounded(wrong(), ok(check, f"all {len(parts)} are led and take messages"))
+    closed = {info.name: info.intake.replace("_", "-") for _, _, info in parts if info.intake != Intake.OPEN}
+    those = "; ".join(f"{name} is {intake}" for name, intake in closed.items())
+    well = f"all {len(parts)} are led, and take messages but where that was stopped: {those}" if closed else ""
+    yield from bounded(wrong(), ok(check, well or f"all {len(parts)} are led and take messages"))
 
 
 _LOOK = "`penstock status` and the broker's log say more"

@@ -13,6 +13,8 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config import BrokerConfig, load, to_toml
 from penstock.broker.encryption import encrypted, read_again
 from penstock.broker.handed import Handed, decode, encode
+from penstock.commitlog.files import holds_messages
+from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import new_key_line, parse_keys
 from penstock.vfs.memory import MemoryVfs
 
@@ -67,6 +69,20 @@ async def test_without_keys_nothing_is_encrypted_and_without_the_extra_keys_are_
     monkeypatch.setitem(sys.modules, "penstock.vfs.encrypted", None)
     with pytest.raises(OperationalError, match=r"pip install 'penstock\[encryption\]'"):
         encrypted(MemoryVfs(), config_of(encryption_keys=LINE), loop)
+
+
+async def test_a_broker_that_is_started_again_takes_the_keys_that_its_file_holds_by_then(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{LINE}\n")
+    handed = decode(encode(Handed(config_of(encryption_keys_file=str(file))))).config  # as the supervisor began
+    file.write_text(f"{OTHER}\n{LINE}\n")
+    memory = MemoryVfs()
+    vfs = encrypted(memory, handed, asyncio.get_running_loop())
+    assert vfs is not None
+    vfs.open("streams/00000004-orders/0/00000000000000000000.arrows", create=True).write_at(0, b"message")
+    only_new = EncryptedVfs(memory, parse_keys(OTHER), holds_messages)
+    opened = only_new.open("streams/00000004-orders/0/00000000000000000000.arrows")
+    assert bytes(opened.read_at(0, 7)) == b"message"
 
 
 def test_what_cannot_be_read_again_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

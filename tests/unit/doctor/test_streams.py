@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.base.ids import BrokerId, LeaderEpoch, StreamId, TimestampUs
@@ -44,6 +45,13 @@ def test_a_stream_that_is_well_is_well() -> None:
     found = list(judge_streams([stream()], [], [], NOW_US))
     assert [one.check for one in found] == ["partitions", "replicas", "damage", "gaps", "configs"]
     assert {one.result for one in found} == {Result.OK}
+
+
+@pytest.mark.parametrize(("intake", "said"), [("paused", "paused"), ("read_only", "read-only")])
+def test_a_stream_that_takes_nothing_is_not_said_to_take_messages(intake: str, said: str) -> None:
+    (one,) = judged(msgspec.structs.replace(stream(), intake=intake), "partitions")
+    text = f"all 1 are led, and take messages but where that was stopped: orders is {said}"
+    assert (one.result, one.found) == (Result.OK, text)
 
 
 @pytest.mark.parametrize(

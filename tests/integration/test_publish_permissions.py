@@ -1,0 +1,83 @@
+"""`penstock publish` as a user of NATS that may do only what docs/how-to/nats-permissions.md gives a publisher."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import penstock
+from penstock import aio
+from tests.broker_process import BrokerProcess, NatsProcess, running_broker, running_nats
+from tests.cli_process import command
+
+CONFIG = """
+accounts { APP { users = [
+  { user: penstock, password: p, permissions: { subscribe: ["orders.>"], publish: ["_INBOX.>"] } }
+  { user: shop, password: s, permissions: { subscribe: ["_INBOX.shop.>"], publish: ["orders.>"] } }
+] } }
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsProcess]:
+    with running_nats(tmp_path_factory.mktemp("nats"), CONFIG) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def broker(server: NatsProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("broker")
+    (folder / "password").write_text("p")
+    user = ("--nats-user", "penstock", "--nats-password-file", str(folder / "password"))
+    with running_broker(folder / "data", *user, nats=server.url) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: BrokerProcess) -> AsyncIterator[aio.Client]:
+    async with aio.connect(broker.client_address) as client:
+        await client.create_stream("orders", "orders.>")
+        yield client
+
+
+def url_of(server: NatsProcess, who: str) -> str:
+    return server.url.replace("nats://", f"nats://{who}@")
+
+
+async def publish(
+    broker: BrokerProcess, server: NatsProcess, *more: str, who: str = "shop:s", code: int = 0
+) -> tuple[str, str]:
+    arguments = ("publish", "orders.eu", "42", "--timeout", "3s", "--nats", url_of(server, who), *more)
+    return await command(broker.client_address, *arguments, code=code)
+
+
+async def test_acks_come_to_the_inbox_that_is_named(
+    broker: BrokerProcess, server: NatsProcess, client: aio.Client
+) -> None:
+    out, _ = await publish(broker, server, "--inbox-prefix", "_INBOX.shop")
+    assert out.startswith("stored in orders at offset ")
+    _, wrong = await publish(broker, server, "--inbox-prefix", "_INBOX.>", code=2)
+    assert "--inbox-prefix" in wrong
+
+
+async def test_a_refused_inbox_is_told_before_anything_is_published(
+    broker: BrokerProcess, server: NatsProcess, client: aio.Client
+) -> None:
+    before = (await client.offsets("orders", "latest")).offset
+    _, said = await publish(broker, server, code=1)
+    assert "permissions violation for subscription" in said.lower()
+    assert "nothing was published" in said
+    assert "--inbox-prefix" in said
+    assert (await client.offsets("orders", "latest")).offset == before
+    async with aio.connect(broker.client_address, nats=url_of(server, "shop:s")) as publisher:
+        with pytest.raises(penstock.Unavailable, match="inbox_prefix"):
+            await publisher.publish("orders.eu", b"x")
+        await publisher.publish("orders.eu", b"x", ack="none")
+
+
+async def test_who_is_not_let_in_is_told_so(broker: BrokerProcess, server: NatsProcess, client: aio.Client) -> None:
+    _, said = await publish(broker, server, who="shop:wrong", code=1)
+    assert "no NATS server answers" not in said
+    assert "does not let in" in said
+    assert "wrong" not in said
