@@ -45,7 +45,7 @@ def encrypted(vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -
     file = config.encryption_keys_file
     if file is not None:
         _warn_of_others(file)
-        if _text(file) != config.encryption_keys:  # a supervisor hands on those with which it began
+        if not _holds(file, config.encryption_keys):  # a supervisor hands on those with which it began
             read_again(file, keys)
         on_signals(loop, (signal.SIGHUP,), lambda: read_again(file, keys))
     return EncryptedVfs(vfs, keys, holds_messages)
@@ -68,6 +68,13 @@ def read_again(file: Path, keys: EncryptionKeys) -> None:
 def _text(file: Path) -> str:
     with file.open("rb") as opened:
         return opened.read(_FILE_BYTES_MAX).decode()
+
+
+def _holds(file: Path, text: str) -> bool:
+    try:
+        return _text(file) == text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _warn_of_others(file: Path) -> None:

@@ -85,6 +85,14 @@ async def test_a_broker_that_is_started_again_takes_the_keys_that_its_file_holds
     assert bytes(opened.read_at(0, 7)) == b"message"
 
 
+async def test_a_file_that_has_gone_leaves_a_broker_that_is_started_again_with_those_of_before(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{LINE}\n")
+    handed = decode(encode(Handed(config_of(encryption_keys_file=str(file))))).config
+    file.unlink()
+    assert encrypted(MemoryVfs(), handed, asyncio.get_running_loop()) is not None
+
+
 def test_what_cannot_be_read_again_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     file = tmp_path / "keys"
