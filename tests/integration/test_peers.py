@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import Response, StatusRequest, StatusResponse
+from penstock.messages import AwaitMetadataRequest, AwaitMetadataResponse, Response
 from penstock.node.step import Step
 from penstock.vfs.real import RealVfs
 from tests.broker_process import eventually, running_nats
@@ -25,24 +25,25 @@ class Asked:
         self.driver = broker.driver
         self.peers = broker.driver._node._peers
 
-    async def status_of(self, broker_id: BrokerId) -> Response | RemoteError:
-        """What comes of asking for a status."""
+    async def asked(self, broker_id: BrokerId) -> Response | RemoteError:
+        """What comes of asking whether it has heard of nothing."""
         loop = asyncio.get_running_loop()
         heard: asyncio.Future[Response | RemoteError] = loop.create_future()
-        self.peers.send(broker_id, StatusRequest(), done=lambda response, raw: heard.set_result(response))
+        request = AwaitMetadataRequest(index=0, timeout_ms=1_000)
+        self.peers.send(broker_id, request, done=lambda response, raw: heard.set_result(response))
         self.driver.schedule()
         async with asyncio.timeout(TIMEOUT_S):
             return await heard
 
-    async def until_up(self, broker_id: BrokerId) -> StatusResponse:
+    async def until_up(self, broker_id: BrokerId) -> AwaitMetadataResponse:
         """Ask until there is an answer."""
 
-        async def look() -> StatusResponse | None:
-            answer = await self.status_of(broker_id)
+        async def look() -> AwaitMetadataResponse | None:
+            answer = await self.asked(broker_id)
             if isinstance(answer, RemoteError):
                 assert answer.code == ErrorCode.BROKER_UNAVAILABLE
                 return None
-            assert isinstance(answer, StatusResponse)
+            assert isinstance(answer, AwaitMetadataResponse)
             return answer
 
         answer = await eventually(look, f"broker {broker_id} answers")
@@ -58,12 +59,12 @@ async def test_two_brokers_ask_each_other_and_notice_when_one_stops(tmp_path: Pa
             async with broker_in_process(second_vfs, nats_server.url, broker_id=2, cluster_id="c") as second:
                 for broker, other, address in ((first, SECOND, second.address), (second, FIRST, first.address)):
                     broker.driver.do(Step(peer_addresses=[(other, address)]))
-                assert (await asking.until_up(SECOND)).broker_id == SECOND
-                assert (await Asked(second).until_up(FIRST)).broker_id == FIRST
+                await asking.until_up(SECOND)
+                await Asked(second).until_up(FIRST)
                 assert list(second.server.peers) == [FIRST]
-                many = await asyncio.gather(*(asking.status_of(SECOND) for _ in range(500)))
-                assert all(isinstance(answer, StatusResponse) for answer in many)
-            answer = await asking.status_of(SECOND)
+                many = await asyncio.gather(*(asking.asked(SECOND) for _ in range(500)))
+                assert all(isinstance(answer, AwaitMetadataResponse) for answer in many)
+            answer = await asking.asked(SECOND)
             assert isinstance(answer, RemoteError)
             assert answer.code == ErrorCode.BROKER_UNAVAILABLE
 
