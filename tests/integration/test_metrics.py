@@ -11,7 +11,7 @@ from penstock import StreamExists
 from penstock.broker.metrics import METRICS as OF_BROKER
 from penstock.node.metrics import METRICS as OF_NODE
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.integration.clusters import ClusterProcesses
+from tests.integration.clusters import ClusterProcesses, ports_in_a_row
 from tests.integration.publishers import connected_to
 from tests.metrics_page import Page, get, page_of, url_of
 from tests.queries import queries, selectors
@@ -197,8 +197,7 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
 
 
 async def test_brokers_of_one_machine_take_ports_that_follow(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        first = free.getsockname()[1]
+    first = ports_in_a_row(2)
     broker = BrokerProcess(tmp_path / "data", "--brokers", "2", "--http", f"127.0.0.1:{first}")
     try:
         broker.start()
