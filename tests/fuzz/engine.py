@@ -40,7 +40,7 @@ KEPT_INPUTS_MAX = 4_000
 GROWTH_BYTES_MAX = 256 * 1024 * 1024
 """Of the process, however many inputs it runs."""
 
-MEMORY_EVERY = 500
+MEMORY_EVERY = 2_000
 """How often the memory that an input takes is measured, which makes it many times slower."""
 
 _SHOWN_CHARS = 400
@@ -115,6 +115,7 @@ class Run:
         every = self.order.get("compare_every", 0) or 50
         begin = clock()
         base_bytes = _peak_bytes()
+        gc.freeze()  # what is there before the first input is not looked through at every measurement
         for chunk in self.inputs():
             for number, data in enumerate(chunk):
                 if (self.done + number) % MEMORY_EVERY == 3:

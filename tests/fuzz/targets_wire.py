@@ -272,9 +272,8 @@ def _seen(event: Event) -> object:
 def session(modules: Modules, data: bytes) -> object:
     """However the answers are cut, the same events; what cannot be one ends the session."""
     whole, left = _events_of(data, max(1, len(data)), into_buffer=False)
-    for into_buffer in (False, True):
-        again = _events_of(data, max(_step_of(data), len(data) // 50), into_buffer=into_buffer)
-        assert again == (whole, left), (again, whole, left)
+    again = _events_of(data, max(_step_of(data), len(data) // 50), into_buffer=len(data) % 2 == 1)
+    assert again == (whole, left), (again, whole, left)
     return " ".join(str(one[0]) for one in whole)  # type: ignore[index]
 
 
