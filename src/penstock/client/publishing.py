@@ -299,10 +299,11 @@ class Publisher:
         }
         try:
             await connection.connect(list(self.urls), **options)
-            self._inbox_refusal = ""
+            self._inbox_refusal = self._last_error = ""
             self._inbox = inbox = connection.new_inbox()
             await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
-            await connection.flush()  # a refusal comes before the PONG
+            for _ in range(2):  # a refusal comes before the PONG; but the first PING may overtake the subscription
+                await connection.flush()
             if self._is_closed:
                 raise Unavailable("the client was closed meanwhile")
         except BaseException:
@@ -312,7 +313,8 @@ class Publisher:
 
     async def _failed(self, error: Exception) -> None:
         said = str(error)
-        self._last_error = f" ({said})" if said else ""
+        if not _is_refusal(self._last_error):  # a reset that comes after it says less
+            self._last_error = f" ({said})" if said else ""
         if _SUBSCRIPTION_REFUSED in said.lower() and self._inbox.lower() in said.lower():
             self._inbox_refusal = said.removeprefix("nats: ")
 
@@ -354,9 +356,13 @@ async def _give_back(connection: NatsClient) -> None:
 
 def not_connected(shown: str, why: str) -> str:
     """What is wrong where no connection was made in time; `why` is what nats-py has said last."""
-    if "authorization" in why.lower():
+    if _is_refusal(why):
         return f"NATS at {shown} does not let in whoever these credentials are of"
     return f"no NATS server answers at {shown} in time"
+
+
+def _is_refusal(why: str) -> bool:
+    return "authorization" in why.lower()
 
 
 def without_credentials(url: str) -> str:

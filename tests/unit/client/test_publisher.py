@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 
 import pytest
 
@@ -40,3 +42,56 @@ async def test_a_connection_that_is_made_while_the_client_is_closed_is_given_bac
         await ended.wait()
         with pytest.raises(penstock.Unavailable, match="closed"):
             await publisher.publish("s", b"x", None, timeout_s=9.0)
+
+
+async def test_a_refused_inbox_is_seen_though_a_ping_overtakes_the_subscription() -> None:
+    """The server says what it refuses only before its next PONG, as one may whose reads end between the two."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        refused = b""
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                if line.startswith(b"SUB "):
+                    refused = line.split()[1]
+                elif line == b"PING\r\n":
+                    if refused:
+                        writer.write(b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % refused)
+                    writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, asyncio.timeout(10):
+        host, port = server.sockets[0].getsockname()
+        publisher = Publisher([f"nats://{host}:{port}"], "test", {})
+        with pytest.raises(penstock.Unavailable, match="nothing was published"):
+            await publisher.publish("s", b"x", None, timeout_s=9.0)
+        await publisher.close()
+
+
+async def test_a_refusal_is_told_though_a_reset_comes_after_it() -> None:
+    """A server that closes a connection with unread bytes resets it, and what it said may be lost the second time."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.write(INFO)
+        if connections == 1:
+            while await reader.readline() != b"PING\r\n":
+                pass
+            writer.write(b"-ERR 'Authorization Violation'\r\n")
+            writer.close()
+        else:
+            await reader.readline()
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, asyncio.timeout(10):
+        host, port = server.sockets[0].getsockname()
+        publisher = Publisher([f"nats://{host}:{port}"], "test", {"reconnect_time_wait": 0.01})
+        with pytest.raises(penstock.Unavailable, match="does not let in"):
+            await publisher.publish("s", b"x", None, timeout_s=0.5)
+        await publisher.close()
+    assert connections > 1
