@@ -182,7 +182,11 @@ class Runner:
             if self._left_s() <= 0:
                 break
             with ThreadPoolExecutor(self.options.jobs) as pool:  # each waits for a process
-                list(pool.map(self._round, waiting))
+                try:
+                    list(pool.map(self._round, waiting))
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
         return self.went_well
 
     def _wants(self, target: str) -> bool:
@@ -368,7 +372,7 @@ def main() -> int:
     targets = options.targets.split(",")
     BUILD.mkdir(parents=True, exist_ok=True)
     os.nice(5 if options.coverage else 19)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the engine ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # once the rounds that run have ended
     if options.fresh:
         STATE.unlink(missing_ok=True)
     if options.asan and not options.table:
