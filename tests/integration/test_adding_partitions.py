@@ -14,6 +14,7 @@ from nats.js.errors import APIError
 
 from penstock import aio
 from penstock.hot.keymap import KeyMap
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 
 _KEYS = 24
@@ -84,7 +85,7 @@ async def _followed(client: aio.Client, stream: str, turns: int) -> dict[str, li
     return found
 
 
-@pytest.mark.parametrize("split", ["token:2", "key"])
+@pytest.mark.parametrize("split", [pytest.param("token:2", marks=needs_time), "key"])
 async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None:
     name, turns = f"growing-{split[:3]}", 60
     subject, key = ("g-tok.k{}", None) if split == "token:2" else ("g-key", "k{}")

@@ -205,6 +205,7 @@ async def test_what_is_killed_goes_on(tmp_path: Path) -> None:
         assert await rows_of(there, "orders") == await rows_of(here, "orders")
 
 
+@needs_time
 async def test_damage_is_told_with_file_and_position_and_is_not_restored(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         folder = tmp_path / "backup"
@@ -389,6 +390,7 @@ async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -
                 pass
 
 
+@needs_time
 async def test_users_are_not_restored_where_nobody_logs_in_nor_out_of_a_damaged_file(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with guarded(tmp_path / "old") as old, running_broker(tmp_path / "new") as new:
@@ -415,7 +417,9 @@ async def test_users_are_not_restored_where_nobody_logs_in_nor_out_of_a_damaged_
             assert [one.name for one in await here.users.export()] == ["admin"]
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o777 & ~0o700, 0o277])
+@pytest.mark.parametrize(
+    "umask", [0o000, *(pytest.param(umask, marks=needs_time) for umask in (0o777 & ~0o700, 0o277))]
+)
 async def test_a_backup_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "backup"
     with guarded(tmp_path / "old") as old:

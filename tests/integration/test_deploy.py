@@ -27,6 +27,7 @@ from tests.deployments import (
     pod_environment,
     settings_of,
 )
+from tests.extent import needs_time
 from tests.integration.clusters import free_ports
 
 
@@ -136,6 +137,7 @@ async def test_the_compose_file_makes_a_cluster(tmp_path: Path) -> None:
             stopped(running)
 
 
+@needs_time
 async def test_the_pods_make_a_cluster(tmp_path: Path) -> None:
     make_secrets(tmp_path)
     (tmp_path / "secrets" / "http-token").write_text("a token for the test, long enough for anybody\n")
