@@ -35,6 +35,7 @@ from tests.broker_process import BrokerProcess, eventually, running_broker, runn
 from tests.extent import extent
 from tests.fuzz.shapes import made_msgpack, maker_of
 from tests.fuzz.targets import TARGETS
+from tests.integration.between import Between
 from tests.integration.publishers import connected_to
 from tests.integration.raw_client import HELLO, RawClient, raw_client
 
@@ -195,45 +196,15 @@ async def test_hostile_clients_of_all_kinds_stall_nobody(tmp_path: Path) -> None
         assert "Traceback" not in broker.said, broker.said
 
 
-class HostileRelay:
+class HostileRelay(Between):
     """Between a broker and its nats-server: passes all on, and now and then says something of its own to the broker."""
 
     def __init__(self, to_port: int, chance: Random) -> None:
+        super().__init__(to_port)
         self.said = 0
-        self._to_port = to_port
         self._chance = chance
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> HostileRelay:
-        self._server = await asyncio.start_server(self._came, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
-            there = asyncio.create_task(_pass_on(reader, to_writer))
-            try:
-                await self._back(to_reader, writer)
-            finally:
-                there.cancel()
-                to_writer.transport.abort()
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
-
-    async def _back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         whole = 20 + self._chance.randrange(60)  # lines of nats-server, before one of ours
         while line := await reader.readline():
             writer.write(line)
@@ -260,13 +231,6 @@ class HostileRelay:
         )
         for begin in range(0, len(said), 1_000):
             writer.write(said[begin : begin + 1_000])
-            await writer.drain()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
             await writer.drain()
 
 

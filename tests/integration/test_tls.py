@@ -9,8 +9,8 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from penstock.messages import MetadataRequest
 from penstock.wire import FrameDecoder, encode_request
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.certificates import Authority, Pair
+from tests.integration.between import Between
 from tests.integration.raw_client import HELLO
 from tests.metrics_page import get, page_of, url_of
 
@@ -69,43 +70,18 @@ def strict(
         yield running
 
 
-class Tap:
-    """A relay that keeps all bytes that pass, both ways."""
+class Tap(Between):
+    """Keeps all bytes that pass, both ways."""
 
     def __init__(self, address: str) -> None:
-        self._to = address.rpartition(":")
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(int(address.rpartition(":")[2]))
         self.passed = bytearray()
 
-    @asynccontextmanager
-    async def at(self) -> AsyncIterator[str]:
-        """HOST:PORT of it."""
-        server = await asyncio.start_server(self._came, "127.0.0.1", 0)
-        try:
-            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        finally:
-            server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        to_reader, to_writer = await asyncio.open_connection(self._to[0], int(self._to[2]))
-        try:
-            await asyncio.gather(self._carry(reader, to_writer), self._carry(to_reader, writer))
-        finally:
-            writer.transport.abort()
-            to_writer.transport.abort()
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 18):
+    async def there(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(self.piece_bytes):
             self.passed += data
             writer.write(data)
             await writer.drain()
-        writer.write_eof()
 
 
 def table(values: list[bytes], subject: str) -> pa.Table:
@@ -120,13 +96,12 @@ async def test_nothing_that_passes_can_be_read(
     with ExitStack() as stack:
         if not is_encrypted:  # so it is seen that the tap would see it
             broker = stack.enter_context(running_broker(tmp_path / "plain"))
-        tap = Tap(broker.client_address)
-        async with tap.at() as address:
-            async with aio.connect(address, tls=TlsOptions(ca=authority.ca) if is_encrypted else None) as client:
-                # The link of a client goes where it was told; other brokers there are none.
-                await client.create_stream("secrets", "secrets.>")
-                await client.append("secrets", table([SECRET] * 2_000, "secrets.a"))
-                read = [batch async for batch in client.read("secrets")]
+        tls = TlsOptions(ca=authority.ca) if is_encrypted else None
+        async with Tap(broker.client_address) as tap, aio.connect(tap.address, tls=tls) as client:
+            # The link of a client goes where it was told; other brokers there are none.
+            await client.create_stream("secrets", "secrets.>")
+            await client.append("secrets", table([SECRET] * 2_000, "secrets.a"))
+            read = [batch async for batch in client.read("secrets")]
         assert sum(batch.num_rows for batch in read) == 2_000
         assert all(value.as_py() == SECRET for batch in read for value in batch.column("value"))
     assert len(tap.passed) > 2 * 2_000 * len(SECRET)
@@ -154,13 +129,12 @@ async def test_who_has_to_log_in_does_so_through_tls(authority: Authority, tmp_p
     (tmp_path / "password").write_text(password)
     options = ("--auth", "--admin-password-file", str(tmp_path / "password"))
     with running_broker(tmp_path / "data", *with_pair(authority.issue("guarded"), *options)) as guarded:
-        tap = Tap(guarded.client_address)
-        async with tap.at() as address:
+        async with Tap(guarded.client_address) as tap:
             tls = TlsOptions(ca=authority.ca)
-            async with aio.connect(address, tls=tls, credentials=Credentials.password("admin", password)) as client:
+            async with aio.connect(tap.address, tls=tls, credentials=Credentials.password("admin", password)) as client:
                 await client.create_stream("orders", "orders.>")
             with pytest.raises(RemoteError) as raised:
-                await aio.connect(address, tls=tls, credentials=Credentials.password("admin", "wrong"))
+                await aio.connect(tap.address, tls=tls, credentials=Credentials.password("admin", "wrong"))
             assert raised.value.code == ErrorCode.UNAUTHENTICATED
         assert b"admin" not in tap.passed
 
