@@ -134,7 +134,10 @@ class Greeting:
         return None
 
     def check_allowed(self, api: int) -> None:
-        """RemoteError bad_request: only brokers ask that, or no broker does."""
+        """RemoteError bad_request: only brokers ask that, or no broker does; unauthenticated."""
+        if self.is_stranger and api != Api.PEER_HELLO:
+            text = "it was not proved that this is a broker of this cluster, and by now that has to be: connect anew"
+            raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
         if self.is_peer and Api.HELLO < api < Api.PEER_HELLO:
             raise RemoteError(ErrorCode.BAD_REQUEST, "that is asked by clients, and this is the connection of a broker")
         if api > Api.PEER_HELLO and not self.is_peer:

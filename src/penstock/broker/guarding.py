@@ -70,8 +70,8 @@ class Guarding:
 
     @property
     def brokers_prove(self) -> bool:
-        """Where everybody has to log in; and, where there is a secret, while it is not known whether they have to."""
-        return self._access.is_guarded or (self.secret is not None and self._access.is_unknown)
+        """As `Access`."""
+        return self._access.brokers_prove
 
     @property
     def is_current(self) -> bool:

@@ -76,14 +76,14 @@ class _Bucket:
 class Usage:
     """What each user has used lately. `limits_of` gives what a user may; None: all."""
 
-    def __init__(self, limits_of: Callable[[str], Limits | None], elapsed_us: Callable[[], int]) -> None:
+    def __init__(self, limits_of: Callable[[Principal], Limits | None], elapsed_us: Callable[[], int]) -> None:
         self.throttled = 0  # requests that were refused
         self._limits_of = limits_of
         self._elapsed_us = elapsed_us
         self._buckets: dict[tuple[str, Kind], _Bucket] = {}
 
     def _bucket(self, who: Principal, kind: Kind) -> _Bucket | None:
-        if (allowed := self._limits_of(who.name)) is None:
+        if (allowed := self._limits_of(who)) is None:
             return None
         rate = allowed.append_bytes_per_s if kind is Kind.APPEND else allowed.fetch_bytes_per_s
         key = (who.name, kind)

@@ -261,7 +261,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         disk_of=node.disk_of,
         tls=tls,
         guard=guarding,
-        usage=Usage(node.access.quotas_of, driver.elapsed_us),
+        usage=Usage(node.access.quotas_for, driver.elapsed_us),
     )
     guarding.connections_of = driver.server.connections_of.__getitem__
     driver.link = _nats_link(driver, config, servers)

@@ -126,7 +126,7 @@ class Server:
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self.guard = guard or Unguarded()
-        self.usage = usage or Usage(lambda name: None, elapsed_us)
+        self.usage = usage or Usage(lambda who: None, elapsed_us)
         self.connections_of: Counter[str] = Counter()  # by user
         self.failed_logins = 0
         self._unknown: dict[Connection, None] = {}  # who have not logged in, and have to; the oldest first

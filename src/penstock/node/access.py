@@ -87,6 +87,7 @@ from penstock.node.judging import Judge
 from penstock.node.metadata_link import THE_BROKER
 
 _EVERYTHING = Scope(is_all=True)
+_UNHEARD = "this broker has not heard from the others lately, and may not know who may do what; ask another"
 
 
 C = TypeVar("C", bound=Command)
@@ -118,7 +119,7 @@ class Access:
         wall_us: Callable[[], int],
         *,
         requires_login: Callable[[], bool] = lambda: False,
-        has_begun_empty: Callable[[], bool] = lambda: False,
+        requires_proof: Callable[[], bool] = lambda: False,
         is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_current`: whether what this broker has heard of cannot be long past."""
@@ -127,7 +128,7 @@ class Access:
         self._image = image
         self._wall_us = wall_us
         self._requires_login = requires_login
-        self._has_begun_empty = has_begun_empty
+        self._requires_proof = requires_proof
         self._judges: dict[str, Judge] = {}  # by the name of a user
         self._found: _InUsers | None = None
         self._table: dict[type[Request], Callable[[Any], None]] = {
@@ -173,9 +174,9 @@ class Access:
         return self._requires_login() or self._image().is_guarded
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether it is not known yet if anybody has to log in."""
-        return self._has_begun_empty() and not self.is_current
+    def brokers_prove(self) -> bool:
+        """Whether who says that it is a broker has to prove it."""
+        return self.is_guarded or self._requires_proof()
 
     # Who is known
 
@@ -239,11 +240,14 @@ class Access:
             return
         if (refusal := self.refusal(who)) is not None:
             raise refusal
-        if not self.is_guarded or who == THE_BROKER:
+        if who == THE_BROKER:
+            return
+        if not self.is_guarded:
+            if self._requires_proof() and not self.is_current:
+                raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
             return
         if not (self.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
-            text = "this broker has not heard from the others lately, and may not know who may do what; ask another"
-            raise RemoteError(ErrorCode.NOT_YET, text)
+            raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
         if self.is_admin:
             return
         look = self._table.get(type(request))
@@ -299,6 +303,10 @@ class Access:
         """What that user may use of a broker; None: there is none such, as with brokers."""
         user = self._image().users.get(name)
         return None if user is None else user.quotas
+
+    def quotas_for(self, who: Principal) -> Quotas | None:
+        """Of whoever has logged in; None also where that counts no more: what is refused uses up nothing."""
+        return None if self.refusal(who) is not None else self.quotas_of(who.name)
 
     def need_admin(self) -> None:
         """RemoteError not_authorized."""

@@ -92,7 +92,7 @@ class Cluster:
         self._consequences = consequences
         self._told = told
         self._belonging = Belonging(settings, outbox)
-        self.guarded = Guarded(vfs, settings, outbox)
+        self.guarded = Guarded(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
         self._is_started = False
         self._is_heard = True
         self._runs = Runs(vfs)
@@ -281,8 +281,8 @@ class Cluster:
 
     def is_current(self, now: Now) -> bool:
         """Whether others may not take this broker for dead: what it has heard of cannot be older than a session."""
-        standing = self.standing
-        return self.quorum.is_alone or (standing.incarnation is not None and standing.is_heard(now))
+        is_heard = self.standing.incarnation is not None and self.standing.is_heard(now)
+        return self._is_started and (self.quorum.is_alone or is_heard)
 
     def check_knows(self) -> None:
         """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
@@ -438,6 +438,7 @@ class Cluster:
             self._metadata_leader.tick(now)
             self.link.tick(now)
             self._applied_here.look(now)
+            self.guarded.look(self.image)
             if self.quorum.leader is not None:
                 self._heard_us = now.elapsed_us
         if not self.quorum.is_alone or self.standing.incarnation is None:

@@ -106,7 +106,7 @@ class Node:
             lambda: self._cluster.image,
             lambda: self._now.wall_us,
             requires_login=lambda: self._cluster.guarded.requires_login,
-            has_begun_empty=lambda: self._cluster.guarded.has_begun_empty,
+            requires_proof=lambda: self._cluster.guarded.requires_proof,
             is_current=lambda: self._cluster.is_current(self._now),
         )
         parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)

@@ -147,8 +147,16 @@ class UserChanges:
 
     def _check_ready(self) -> None:
         """RemoteError change_refused: from the first user on, some broker of the cluster would not be let in."""
-        live = self._image.live_brokers() - {self._broker_id}
-        strangers = sorted(broker_id for broker_id in live if not self._peers.is_proven(broker_id))
+        live = self._image.live_brokers()
+        away = sorted(broker_id for broker_id in self._image.brokers if broker_id not in live)
+        if away:  # what it goes by when it comes back, it would have from whoever is there first
+            text = (
+                f"no user was made: broker {', '.join(map(str, away))} is away, and would not know of the first one. "
+                "Start it first, or another one in its place"
+            )
+            raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+        others = sorted(live - {self._broker_id})
+        strangers = [broker_id for broker_id in others if not self._peers.is_proven(broker_id)]
         if strangers:
             text = (
                 f"no user was made: from the first one on brokers prove to each other who they are, and broker "

@@ -18,7 +18,7 @@ HELLO = HelloRequest(client_name=f"{PEER_NAME} 2", client_version="1")
 
 @dataclass
 class Unsure(Unguarded):
-    """A broker that knows the secret of a cluster, and does not know yet whether anybody has to log in there."""
+    """A broker of a cluster with a secret."""
 
     brokers_prove: bool = True
 
@@ -55,7 +55,7 @@ def test_on_the_connection_of_a_broker_nothing_is_asked_that_clients_ask() -> No
             greeting.check_allowed(api)
 
 
-def test_who_does_not_know_yet_whether_there_are_users_takes_nobody_for_a_broker_without_a_proof() -> None:
+def test_where_there_is_a_secret_nobody_is_taken_for_a_broker_without_a_proof() -> None:
     greeting = met(Unsure())
     with pytest.raises(RemoteError) as caught:
         greeting.take(peer_hello())
@@ -65,3 +65,17 @@ def test_who_does_not_know_yet_whether_there_are_users_takes_nobody_for_a_broker
     assert proven.take(peer_hello()) is None
     with pytest.raises(RemoteError, match="this connection is that of broker 2"):
         proven.take(peer_hello(3))
+
+
+def test_who_was_taken_for_a_broker_before_anybody_had_to_prove_it_asks_nothing_from_then_on() -> None:
+    """At once: between the first user and the next look at all connections it could ask as an administrator."""
+    guard = Unsure(brokers_prove=False)
+    greeting = met(guard)
+    assert greeting.take(peer_hello()) is None
+    greeting.broker_id, greeting.is_peer = 2, True
+    greeting.check_allowed(Api.FORWARD)
+    guard.brokers_prove = True
+    for api in (Api.FORWARD, Api.RAFT, Api.CREATE_USER):
+        with pytest.raises(RemoteError, match="not proved") as caught:
+            greeting.check_allowed(api)
+        assert caught.value.code == ErrorCode.UNAUTHENTICATED

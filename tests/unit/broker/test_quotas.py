@@ -18,7 +18,7 @@ class World:
     def __init__(self) -> None:
         self.now_us = 0
         self.quotas: dict[str, Quotas] = {"bob": Quotas(1_000, 2_000, None), "ann": Quotas()}
-        self.usage = Usage(self.quotas.get, lambda: self.now_us)
+        self.usage = Usage(lambda who: self.quotas.get(who.name), lambda: self.now_us)
 
     def wait(self, ms: int) -> None:
         self.now_us += ms * 1_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -67,7 +66,6 @@ from penstock.messages import (
     VerifyRequest,
 )
 from penstock.metadata.snapshot import encode_image
-from penstock.vfs.faulty import Fault, nth
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.staging import QUERY, staged_stream
 from tests.unit.node.test_expiry import block
@@ -543,6 +541,14 @@ def test_a_credential_that_expires_counts_no_more(broker) -> None:
         assert broker.refusal(FetchRequest(stream_id=number, offset=0)).code == ErrorCode.UNAUTHENTICATED
 
 
+def test_what_counts_no_more_uses_up_no_quota_of_the_user(broker) -> None:
+    with asking(broker, "ann"):
+        broker.request(AlterUserRequest(name="bob", quotas=Quotas(append_bytes_per_s=1_024)))
+    bob = who(broker, "bob")
+    assert broker.node.access.quotas_for(bob) == Quotas(append_bytes_per_s=1_024)
+    assert broker.node.access.quotas_for(bob._replace(mark="another")) is None
+
+
 def test_who_has_not_logged_in_is_told_no_more_than_how(broker) -> None:
     hello = HelloRequest(client_name="c", client_version="1")
     broker.who = None
@@ -554,33 +560,6 @@ def test_who_has_not_logged_in_is_told_no_more_than_how(broker) -> None:
 def test_a_broker_that_was_told_so_lets_nobody_in_before_there_are_users() -> None:
     broker = Broker(requires_login=True).start()
     assert broker.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
-
-
-def test_a_broker_that_knew_of_users_asks_for_a_login_whatever_it_has_read(broker) -> None:
-    """A snapshot may be older than the first user, and the log behind it applied only once others are heard."""
-    assert "guarded" in broker.memory.list("")
-    again = Broker()
-    again.memory.open("guarded", create=True)  # as if all of the metadata were yet to come
-    again.start()
-    assert not again.node.access._image().users
-    assert again.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
-
-
-def test_where_nobody_is_a_user_nothing_is_marked() -> None:
-    broker = Broker().start()
-    broker.create("orders")
-    assert "guarded" not in broker.memory.list("")
-
-
-def test_what_cannot_be_marked_is_marked_with_the_next_change(broker) -> None:
-    again = Broker().start()
-    again.vfs.plan = nth(0, Fault(errno.ENOSPC), path_end="guarded")
-    again.request(user("ann", Rule(Operation.ADMIN)))
-    assert "guarded" not in again.memory.list("")
-    assert any("start with --auth" in one for one in again.notices)
-    again.who = who(again, "ann")
-    again.create("orders")
-    assert "guarded" in again.memory.list("")
 
 
 def test_the_first_user_is_made_once_where_everybody_has_to_log_in() -> None:
