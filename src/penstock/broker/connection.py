@@ -319,8 +319,8 @@ class Connection:
 
     # Writing
 
-    def reply(self, caller: Caller, response: Response | RemoteError, payload: Payload) -> None:
-        """Answer one open request."""
+    def reply(self, caller: Caller, response: Response | RemoteError, payload: Payload, looked_bytes: int = 0) -> None:
+        """Answer one open request, for which so much was looked through."""
         if self._closed or self.open_requests.pop(caller.correlation_id, None) is not caller:
             return
         if isinstance(response, RemoteError):
@@ -335,7 +335,7 @@ class Connection:
                 assert self.broker_id is not None
                 self.greeting.is_peer = True
                 self._owner.peer_came(self, self.broker_id)
-            self._send_response(caller, response, payload)
+            self._send_response(caller, response, payload, looked_bytes)
         if not self._watch.reading and not self._closing:
             self._look_for_frames()
 
@@ -349,11 +349,15 @@ class Connection:
         if waiting:
             self._owner.callers_gone(waiting)
 
-    def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
+    def _send_response(self, caller: Caller, response: Response, payload: Payload, looked_bytes: int = 0) -> None:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
         raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
         if self.who is not None:
-            response = self._owner.usage.answered(self.who, response, raw_bytes)
+            told = self._owner.usage.answered(self.who, response, max(raw_bytes, looked_bytes))
+            if isinstance(told, RemoteError):
+                self._send_error(caller, told)
+                return
+            response = told
         memory = [piece for piece in pieces if not isinstance(piece, Extent)]
         is_in_memory = len(memory) == len(pieces)
         head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)

@@ -327,7 +327,7 @@ class Driver:
             response = reply.response
             if isinstance(response, StatusResponse):
                 response = complete_status(response, self)
-            caller.connection.reply(caller, response, reply.payload)
+            caller.connection.reply(caller, response, reply.payload, reply.looked_bytes)
             self.server.requests.answered(caller.api, self.elapsed_us() - caller.since_us)
         except Exception:  # noqa: BLE001 (reported; the other answers must get out)
             _log.exception("a mistake in the program: %s gets no answer and is closed", caller.connection.peer)

@@ -126,7 +126,7 @@ class Greeting:
             return self._log_in(request)
         elif isinstance(request, PeerHelloRequest):
             self._check_peer(request)
-        elif self.is_broker and self.broker_id is None:
+        elif self.is_broker and not self.is_peer:  # as a broker it might do everything
             raise RemoteError(ErrorCode.BAD_REQUEST, "a broker says peer_hello next")
         elif not self.is_open:
             text = "this cluster has everybody log in, and nobody has: give credentials"

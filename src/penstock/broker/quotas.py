@@ -4,7 +4,8 @@ Rules: each user has a bucket for each kind, which fills with its rate and holds
 taken out of it, below nothing if need be: so one request may be as large as any, and those that come until the bucket
 has filled again are refused with `throttled`, which says how long that takes. The answer to the one before has said so
 already (`throttle_ms`): who waits so long is not refused. Nothing of one that is refused was done, and nothing is held
-for it. Brokers and administrators' rates count like anybody's; who has no quota costs a look.
+for it. A fetch that has waited is looked at once more when its answer is there: many that wait bring no more than one.
+Brokers and administrators' rates count like anybody's; who has no quota costs a look.
 """
 
 from __future__ import annotations
@@ -103,22 +104,30 @@ class Usage:
         bucket = None if kind is None else self._bucket(who, kind)
         if kind is None or bucket is None:
             return None
-        if wait_ms := bucket.wait_ms:
-            self.throttled += 1
-            text = f"user {who.name!r} is over its {kind.value} rate of {bucket.rate} bytes/s; wait for {wait_ms} ms"
-            return RemoteError(ErrorCode.THROTTLED, text, throttle_ms=wait_ms, rate=bucket.rate)
+        if bucket.wait_ms:
+            return self._refusal(who, kind, bucket)
         if kind is Kind.APPEND:
             bucket.level -= raw_bytes
         return None
 
-    def answered(self, who: Principal, response: R, raw_bytes: int) -> R:
-        """The answer, of so many bytes, which says how long the user is to wait where it is over a rate."""
+    def _refusal(self, who: Principal, kind: Kind, bucket: _Bucket) -> RemoteError:
+        self.throttled += 1
+        wait_ms = bucket.wait_ms
+        text = f"user {who.name!r} is over its {kind.value} rate of {bucket.rate} bytes/s; wait for {wait_ms} ms"
+        return RemoteError(ErrorCode.THROTTLED, text, throttle_ms=wait_ms, rate=bucket.rate)
+
+    def answered(self, who: Principal, response: R, nbytes: int) -> R | RemoteError:
+        """The answer, which says how long the user is to wait where it is over a rate; `nbytes`: what it brings, or
+        what was looked through for it. Or why what has waited brings nothing: others have used up the rate meanwhile.
+        """
         if isinstance(response, AppendResponse):
             bucket = self._bucket(who, Kind.APPEND)
         elif isinstance(response, FetchResponse | GetResponse):
             bucket = self._bucket(who, Kind.FETCH)
             if bucket is not None:
-                bucket.level -= raw_bytes
+                if nbytes and bucket.wait_ms:
+                    return self._refusal(who, Kind.FETCH, bucket)
+                bucket.level -= nbytes
         else:
             return response
         if bucket is None or not (wait_ms := bucket.wait_ms):

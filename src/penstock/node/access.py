@@ -256,6 +256,11 @@ class Access:
         else:
             look(request)
 
+    def again(self, request: Request) -> Callable[[], None]:
+        """What looks once more, as `check`, whether whoever asks now may: before the effect of what has waited."""
+        who = self.who
+        return lambda: self.check(who, request)
+
     @property
     def is_free(self) -> bool:
         """Whether whoever asks may do everything."""

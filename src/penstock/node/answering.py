@@ -94,7 +94,7 @@ class Answering:
         )
         write = self.storing.append_to
         self.offsets = GroupOffsets(outbox, cluster, find, settings, access, write=write)
-        self.publishing = Publishing(outbox, cluster, find, clock, write=write)
+        self.publishing = Publishing(outbox, cluster, find, clock, write=write, access=access)
         enquiries = Enquiries(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
         self.handlers: Mapping[type[Request], Handler] = {
             CreateStreamRequest: self._administer,

@@ -178,7 +178,8 @@ class Fetches:
                 # Retention was quicker: what was found may be gone before it could be opened.
                 self._outbox.reply(caller, _out_of_range(partition, request.offset))
             elif error is None:
-                self._found(look, result[0])
+                if self._may(look):
+                    self._found(look, result[0])
             else:
                 self._outbox.reply(caller, as_remote(error))
 
@@ -206,6 +207,15 @@ class Fetches:
         if look.partition.committed_bytes > look.committed_bytes:
             self.grown(look.partition)  # meanwhile
 
+    def _may(self, look: _Look) -> bool:
+        """Whether whoever asks still may, after a wait for the disk; else he is told."""
+        try:
+            self._access().check(look.who, look.request)
+        except RemoteError as error:
+            self._outbox.reply(look.caller, error)
+            return False
+        return True
+
     def _behind_us(self, as_of_us: int | None) -> int | None:
         return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
 
@@ -231,8 +241,10 @@ class Fetches:
             if request.offset < partition.log_start:
                 self._outbox.reply(caller, _out_of_range(partition, request.offset))
             elif error is None:
-                partition.meters.sent(partition.key, query.end_offset - request.offset, len(query.raw))
-                self._outbox.reply(caller, self._response_to_projected(look, query), query.raw or None)
+                if self._may(look):
+                    partition.meters.sent(partition.key, query.end_offset - request.offset, len(query.raw))
+                    response = self._response_to_projected(look, query)
+                    self._outbox.reply(caller, response, query.raw or None, looked_bytes=query.looked_bytes)
             else:
                 self._outbox.reply(caller, as_remote(error))
 

@@ -44,7 +44,7 @@ class Project(Query):
         self._wanted = (int(request.offset), committed_end if request.end is None else min(request.end, committed_end))
         self._found: list[pa.RecordBatch] = []
         self._found_bytes = 0
-        self._looked_bytes = 0
+        self.looked_bytes = 0
 
     def run(self) -> None:
         """Look; RemoteError where nothing can be looked at."""
@@ -74,13 +74,13 @@ class Project(Query):
     def _is_enough(self) -> bool:
         return (
             self.end_offset >= self._wanted[1]
-            or self._looked_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
+            or self.looked_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
             or self._found_bytes >= min(self._request.bytes_max, limits.PROJECTED_BYTES_MAX)
         )
 
     def _look(self, projection: Projection) -> None:
         """Go on in one segment, as far as there are small, sound batches; or by one batch that is not so."""
-        room = limits.PROJECTED_SOURCE_BYTES_MAX - self._looked_bytes
+        room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes
         found = self._view.slice(self.end_offset, end=self._committed_end, bytes_max=room)
         if found is None:
             return
@@ -103,7 +103,7 @@ class Project(Query):
                 return
             self._take(taken.rows)
             self.last_epoch = codec.read_header(raw[taken.last_begin :]).leader_epoch
-            self._looked_bytes += taken.end
+            self.looked_bytes += taken.end
             position, offset = position + taken.end, taken.end_offset
             self.end_offset = offset
             size = _piece_bytes(taken.end - taken.last_begin)
@@ -113,7 +113,7 @@ class Project(Query):
         for header, data in self._batches(self.end_offset, self._committed_end):
             self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
             self.last_epoch = header.leader_epoch
-            self._looked_bytes += len(data)
+            self.looked_bytes += len(data)
             self.end_offset = header.end_offset
             return
 

@@ -43,6 +43,7 @@ from penstock.messages import (
     StagedRange,
     StagedStreamRequest,
 )
+from penstock.node.access import Access
 from penstock.node.assembling import AssemblePiece, check_size, lost
 from penstock.node.cluster import Cluster
 from penstock.node.enquiries import Handler
@@ -76,6 +77,7 @@ class _Publish:
     request: PublishStagedRequest
     piece: Piece
     deadline_us: int
+    look: Callable[[], None]  # RemoteError: whoever asks may not any more
     assembled: AssemblePiece | None = None  # under way, or done
     error: Exception | None = None
     is_at_work: bool = False
@@ -93,7 +95,9 @@ class Publishing:
         clock: Callable[[], Now],
         *,
         write: Write,
+        access: Access,
     ) -> None:
+        self._access = access
         self._outbox = outbox
         self._cluster = cluster
         self._find = find
@@ -133,7 +137,7 @@ class Publishing:
         piece = Piece(request.query_id, request.batch_id, request.piece, plan)
         self._count += 1
         self._queues.setdefault(partition.key, deque()).append(
-            _Publish(caller, request, piece, now.elapsed_us + _WAIT_US)
+            _Publish(caller, request, piece, now.elapsed_us + _WAIT_US, self._access.again(request))
         )
         self._go_on(partition.key)
 
@@ -194,6 +198,7 @@ class Publishing:
 
     def _step(self, key: PartitionKey, publish: _Publish) -> bool:
         """Whether that one is done: it is answered, or will be once it is committed. RemoteError."""
+        publish.look()
         partition = self._find.led(*key)
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")

@@ -8,7 +8,7 @@ anybody still wants it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.access.rules import refused_subject
@@ -271,9 +271,11 @@ class CheckAppend:
         *,
         is_staged: bool = False,
         keeps_numbers: bool = False,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         """`producer`: who asks for it to be appended once, or zeros. `is_staged`: nothing comes of what its rows ask
-        for before they are published. `keeps_numbers`: its offsets and timestamps are meant.
+        for before they are published. `keeps_numbers`: its offsets and timestamps are meant. `look`: RemoteError where
+        whoever asks may not any more.
         """
         self.raw = raw
         self.producer = producer
@@ -282,6 +284,7 @@ class CheckAppend:
         self.asked: Asked | None = None  # what its rows ask for
         self.rules = rules
         self.keeps_numbers = keeps_numbers
+        self.look = look
         self._is_staged = is_staged
 
     def run(self) -> None:

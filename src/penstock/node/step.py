@@ -95,6 +95,7 @@ class Reply:
     caller: Hashable
     response: Response | RemoteError
     payload: Payload = None
+    looked_bytes: int = 0  # what was looked through for it, which may be more than it brings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,9 +179,11 @@ class Outbox:
         step, self.step = self.step, Step()
         return step
 
-    def reply(self, caller: Hashable, response: Response | RemoteError, payload: Payload = None) -> None:
+    def reply(
+        self, caller: Hashable, response: Response | RemoteError, payload: Payload = None, *, looked_bytes: int = 0
+    ) -> None:
         """Answer one request."""
-        self.step.replies.append(Reply(caller, response, payload))
+        self.step.replies.append(Reply(caller, response, payload, looked_bytes))
 
     def work(
         self,

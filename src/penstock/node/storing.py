@@ -80,19 +80,27 @@ class Storing:
         partition = users_own(self._find.led(request.stream_id, request.partition))
         allowed = self._access.appended_subjects(partition.stream)
         rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
-        self.appends.add(caller, partition.key, CheckAppend(raw, rules, _producer_of(request)))
+        may = self._access.again(request)
+
+        def look() -> None:
+            may()
+            if self._access.appended_subjects(partition.stream) != allowed:
+                text = "nothing was stored: on which subjects you may append has just changed; ask again"
+                raise RemoteError(ErrorCode.NOT_YET, text)
+
+        self.appends.add(caller, partition.key, CheckAppend(raw, rules, _producer_of(request), look=look))
 
     def _append_at(self, caller: Hashable, request: AppendAtRequest, raw: bytes | memoryview, now: Now) -> None:
         """Whichever partition its keys belong to: what lay there once may have been left when others were added."""
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        rules = RowRules.of(partition.stream.config, partition.key.partition)
+        rules, look = RowRules.of(partition.stream.config, partition.key.partition), self._access.again(request)
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
                 response = AppendAtResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, keeps_numbers=True))
+        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, keeps_numbers=True, look=look))
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
         """It is stored as any other; what the stream that it is for does not take is refused here already."""
@@ -101,19 +109,24 @@ class Storing:
         if target is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
         of = partition.stream if request.is_plan else self._image().by_id(target)
-        rules = _rules_of(of, partition.key.partition)
+        rules, look = _rules_of(of, partition.key.partition), self._access.again(request)
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
                 response = StageResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, is_staged=True))
+        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, is_staged=True, look=look))
 
     def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
         partition = self._replicas.partitions[key]
         if (refusal := self.not_led(partition)) is not None:
             self._outbox.step.answer(caller, refusal)
+            return True
+        try:
+            check.look()
+        except RemoteError as error:
+            self._outbox.step.answer(caller, error)
             return True
         if check.keeps_numbers:
             self._put(partition, lambda: append_at(partition, caller, check, self._clock(), self._outbox.step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.access import Quotas
 from penstock.access.handshake import Principal
-from penstock.base.errors import ErrorCode
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.quotas import Usage
 from penstock.messages import AppendRequest, AppendResponse, FetchRequest, FetchResponse, MetadataRequest
 
@@ -20,6 +20,12 @@ class World:
         self.quotas: dict[str, Quotas] = {"bob": Quotas(1_000, 2_000, None), "ann": Quotas()}
         self.usage = Usage(lambda who: self.quotas.get(who.name), lambda: self.now_us)
 
+    def told_ms(self, who: Principal, response: AppendResponse | FetchResponse, nbytes: int) -> int:
+        """How long whoever is answered is to wait."""
+        told = self.usage.answered(who, response, nbytes)
+        assert not isinstance(told, RemoteError), told
+        return told.throttle_ms
+
     def wait(self, ms: int) -> None:
         self.now_us += ms * 1_000
 
@@ -28,7 +34,7 @@ def test_what_a_second_gives_is_there_at_once_and_one_request_may_be_as_large_as
     world = World()
     assert world.usage.asked(BOB, APPEND, 1_000) is None
     assert world.usage.asked(BOB, APPEND, 5_000) is None
-    assert world.usage.answered(BOB, APPENDED, 0).throttle_ms == 5_001
+    assert world.told_ms(BOB, APPENDED, 0) == 5_001
     refused = world.usage.asked(BOB, APPEND, 1)
     assert refused is not None
     assert (refused.code, refused.details["throttle_ms"]) == (ErrorCode.THROTTLED, 5_001)
@@ -43,17 +49,30 @@ def test_who_waits_as_long_as_he_was_told_is_never_refused() -> None:
     for size in (10, 3_000, 1, 700, 9_999) * 20:
         assert world.usage.asked(BOB, APPEND, size) is None
         sent += size
-        world.wait(world.usage.answered(BOB, APPENDED, 0).throttle_ms)
+        world.wait(world.told_ms(BOB, APPENDED, 0))
     assert sent <= 1_000 * (world.now_us / 1e6 + 1)
 
 
 def test_what_is_fetched_counts_when_it_is_answered_and_for_itself() -> None:
     world = World()
     assert world.usage.asked(BOB, FETCH, 0) is None
-    assert world.usage.answered(BOB, FETCHED, 6_000).throttle_ms == 2_001
+    assert world.told_ms(BOB, FETCHED, 6_000) == 2_001
     assert world.usage.asked(BOB, FETCH, 0) is not None
     assert world.usage.asked(BOB, APPEND, 10) is None
     assert world.usage.asked(BOB, MetadataRequest(), 0) is None
+
+
+def test_many_fetches_that_have_waited_bring_no_more_than_one() -> None:
+    world = World()
+    assert all(world.usage.asked(BOB, FETCH, 0) is None for _ in range(600))
+    assert world.told_ms(BOB, FETCHED, 6_000) == 2_001
+    for _ in range(599):
+        refused = world.usage.answered(BOB, FETCHED, 6_000)
+        assert isinstance(refused, RemoteError)
+        assert (refused.code, refused.details["throttle_ms"]) == (ErrorCode.THROTTLED, 2_001)
+    assert world.told_ms(BOB, FETCHED, 0) == 2_001, "what brings nothing is told as it is"
+    world.wait(2_001)
+    assert world.usage.asked(BOB, FETCH, 0) is None
 
 
 def test_who_has_no_quota_waits_for_nothing() -> None:
@@ -61,15 +80,15 @@ def test_who_has_no_quota_waits_for_nothing() -> None:
     for who in (ANN, Principal("$broker")):
         for _ in range(10):
             assert world.usage.asked(who, APPEND, 1 << 30) is None
-            assert world.usage.answered(who, APPENDED, 0).throttle_ms == 0
+            assert world.told_ms(who, APPENDED, 0) == 0
 
 
 def test_another_quota_counts_from_the_next_request_on() -> None:
     world = World()
     world.usage.asked(BOB, APPEND, 11_000)
-    assert world.usage.answered(BOB, APPENDED, 0).throttle_ms == 10_001
+    assert world.told_ms(BOB, APPENDED, 0) == 10_001
     world.quotas["bob"] = Quotas(100_000, None, None)
-    assert world.usage.answered(BOB, APPENDED, 0).throttle_ms == 101
+    assert world.told_ms(BOB, APPENDED, 0) == 101
     world.quotas["bob"] = Quotas()
     assert world.usage.asked(BOB, APPEND, 1 << 30) is None
-    assert world.usage.answered(BOB, FETCHED, 1 << 30).throttle_ms == 0
+    assert world.told_ms(BOB, FETCHED, 1 << 30) == 0

@@ -474,6 +474,35 @@ def test_a_rule_that_is_taken_away_counts_at_once_also_for_who_waits(broker) -> 
     assert response.code == ErrorCode.STREAM_CHANGED
 
 
+@pytest.mark.parametrize("what", ["append", "append on a subject", "fetch by subject"])
+def test_a_rule_that_is_taken_away_while_the_disk_is_asked_counts(broker, what) -> None:
+    is_fetch, is_narrow = what == "fetch by subject", what == "append on a subject"
+    had = Rule(READ if is_fetch else APPEND, **({"subject": "orders.eu"} if is_narrow else {"stream": "orders"}))
+    allow(broker, had)
+    if is_narrow:
+        allow(broker, Rule(APPEND, subject="orders.us"))
+    with asking(broker, "ann"):
+        before = broker.values("orders")
+    broker.disk_runs_at_once = False
+    with asking(broker, "bob"):
+        if is_fetch:
+            asked = broker.request(FetchRequest(stream_id=stream_id(broker), offset=0, subjects=("orders.>",)))
+        else:
+            asked = broker.request(AppendRequest(stream_id=stream_id(broker)), ROWS)
+    (executed,) = [broker.execute() for _ in broker.disk]
+    broker.disk_runs_at_once = True
+    with asking(broker, "ann"):
+        broker.request(ChangeRulesRequest(name="bob", drop=(had,)))
+    assert asked in broker.open_requests
+    broker.complete(executed)
+    response = broker.replies[asked].response
+    assert isinstance(response, RemoteError)
+    assert response.code in (ErrorCode.NOT_YET if is_narrow else ErrorCode.STREAM_CHANGED, ErrorCode.NOT_AUTHORIZED)
+    assert not broker.payloads.get(asked)
+    with asking(broker, "ann"):
+        assert broker.values("orders") == before
+
+
 def test_who_was_deleted_waits_for_nothing(broker) -> None:
     allow(broker, Rule(READ, stream="orders"))
     with asking(broker, "bob"):
