@@ -65,6 +65,22 @@ def test_only_a_credential_that_is_there_is_dropped(penstock: Run) -> None:
     assert (nobody.returncode, nobody.stderr) == (1, "Error: there is no user nobody\n")
 
 
+def test_who_changes_what_he_logs_in_with_hears_that_it_was_done(penstock: Run, tmp_path: Path) -> None:
+    """What asked counts no more when it is told."""
+    old, new, shown = tmp_path / "old", tmp_path / "new", tmp_path / "pat.credentials"
+    old.write_text("pat-password-1")
+    new.write_text("pat-password-2")
+    shown.write_text("pat:pat-password-1")
+    assert penstock("user", "add", "pat", "--password-file", str(old)).returncode == 0
+    rotated = penstock("user", "rotate", "pat", "--password-file", str(new), PENSTOCK_CREDENTIALS=str(shown))
+    assert (rotated.returncode, rotated.stderr) == (0, "user pat logs in with: password\n")
+    token = tmp_path / "admin.token"
+    assert penstock("user", "rotate", "admin", "--token", "--out", str(token)).returncode == 0
+    (dropped,) = [one for one in credential_ids(penstock, "admin") if one != "password"]
+    rotated = penstock("user", "rotate", "admin", "--drop", dropped, PENSTOCK_CREDENTIALS=str(token))
+    assert (rotated.returncode, rotated.stderr) == (0, "user admin logs in with: password\n")
+
+
 @pytest.mark.parametrize("secret", [TOKEN, SEED, NAMED])
 def test_a_secret_in_the_place_of_a_file_is_not_repeated(penstock: Run, secret: str) -> None:
     for run in (

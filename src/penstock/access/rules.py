@@ -25,7 +25,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.base import limits
-from penstock.base.subjects import begins_with_wildcard, is_reserved, overlap, subject_mistake
+from penstock.base.subjects import begins_with_wildcard, is_reserved, overlap, stream_name_mistake, subject_mistake
 
 EVERYTHING = "*"
 """The pattern of names that all match."""
@@ -73,9 +73,11 @@ def rule_mistake(rule: Rule) -> str | None:
         return f"{rule.operation} is allowed on a stream or on a subject: give one of them"
     if rule.group != EVERYTHING and rule.operation is not Operation.COMMIT_OFFSETS:
         return f"{rule.operation} has nothing to do with groups; commit_offsets has"
+    if (mistake := _name_pattern_mistake(rule.group)) is not None:
+        return mistake
     if rule.subject:
         return subject_mistake(rule.subject, wildcards=True)
-    return _name_pattern_mistake(rule.stream) or _name_pattern_mistake(rule.group)
+    return _name_pattern_mistake(rule.stream) or _stream_pattern_mistake(rule.stream)
 
 
 def _name_pattern_mistake(pattern: str) -> str | None:
@@ -84,6 +86,16 @@ def _name_pattern_mistake(pattern: str) -> str | None:
     if not pattern or "*" in pattern[:-1] or any(char.isspace() or not char.isprintable() for char in pattern):
         return f"the pattern {pattern!r} is neither a name, nor a beginning with a * behind it, nor * for all"
     return None
+
+
+def _stream_pattern_mistake(pattern: str) -> str | None:
+    beginning = pattern.removesuffix(EVERYTHING)
+    if not beginning or stream_name_mistake(beginning) is None:
+        return None
+    names = "no stream has such a name: those are of letters, digits, - and _"
+    return (
+        f"{names}; {pattern!r} is a pattern of subjects: give it as one" if "." in pattern else f"{names}: {pattern!r}"
+    )
 
 
 def name_matches(pattern: str, name: str) -> bool:

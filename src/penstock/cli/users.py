@@ -24,7 +24,7 @@ from penstock.cli.help import Command, Group
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
 
 if TYPE_CHECKING:
-    from penstock.access import Quotas
+    from penstock.access import Credential, Quotas
     from penstock.client.users import Made
     from penstock.messages import CredentialInfo, UserInfo
 
@@ -130,7 +130,7 @@ def _row(user: UserInfo) -> tuple[object, ...]:
     return user.name, with_what, rules, *rates, output.time_text(user.created_us)[:10]
 
 
-def _credential_text(one: CredentialInfo) -> str:
+def _credential_text(one: CredentialInfo | Credential) -> str:
     name = str(one.kind) if one.kind == "password" else f"{one.kind} {one.credential_id}"
     if one.expires_us is None:
         return name
@@ -167,14 +167,19 @@ def rotate(
     is_given = password_file is not None or token or nkey is not None
     made = [_credential(user, password_file, token=token, nkey=nkey, expires=expires)] if is_given or not drop else []
     with connected(ctx, server, timeout) as (client, seconds), _kept(made[0] if made else None, out):
+        before = client.users.get(user, timeout=seconds)  # what asks may count no more afterwards: it may be its own
         if drop:
-            _need_credentials(client.users.get(user, timeout=seconds), user, drop)
+            _need_credentials(before, user, drop)
         client.users.alter(user, add=made, drop=drop or (), timeout=seconds)
-        now = client.users.get(user, timeout=seconds)
     if made:
         _tell_token(made[0], out)
-    left = "" if now is None else f": {', '.join(_credential_text(one) for one in now.credentials)}"
-    typer.echo(f"user {user} logs in with{left}", err=True)
+    new = [one.credential for one in made]
+    gone = {*(drop or ()), *(one.credential_id for one in new)}
+    old = () if before is None else [one for one in before.credentials if one.credential_id not in gone]
+    left = (
+        ", ".join(map(_credential_text, (*old, *new))) or "nothing any more: give it something (`penstock user rotate`)"
+    )
+    typer.echo(f"user {user} logs in with: {left}", err=True)
 
 
 def _need_credentials(there: UserInfo | None, user: str, ids: list[str]) -> None:

@@ -111,6 +111,9 @@ def test_groups() -> None:
         Rule(Operation.READ, subject="a.>.b"),
         Rule(Operation.ADMIN, stream="a"),
         Rule(Operation.COMMIT_OFFSETS, stream="a", group=""),
+        Rule(Operation.COMMIT_OFFSETS, subject="a", group="g*x"),
+        Rule(Operation.READ, stream="orders.>"),
+        Rule(Operation.READ, stream="or/ders*"),
     ],
 )
 def test_what_cannot_be_a_rule(rule) -> None:
