@@ -346,7 +346,7 @@ async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -
                 "bob",
                 *(password_credential("a password"), token, gone, nkey),
                 rules=[rule("read", stream="orders"), rule("commit_offsets", stream="orders", group="b*")],
-                quotas=Quotas(1 << 20, None, 7),
+                quotas=Quotas(1 << 20, None, 7, 3),
             )
             await here.users.change_rules(add=[rule("read", stream="public-*")])
             await as_admin(old, "backup", str(folder))

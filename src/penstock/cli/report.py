@@ -118,6 +118,7 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         "subject": info.subject,
         "id": str(info.stream_id),
         "created": time_text(info.created_us),
+        **({"made by": info.owner} if info.owner else {}),
         "state": state_text(info),
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         **({"partitions were": moving_text(info)} if info.counts else {}),
