@@ -477,6 +477,32 @@ async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
         await eventually(is_let_in, "who was there is gone")
 
 
+async def test_who_has_gone_away_while_he_waited_for_messages_takes_no_place(broker) -> None:
+    shown = Credentials.password("bob", PASSWORD)
+    async with await broker.client() as admin:
+        rules = [rule("read", stream="orders")]
+        await admin.users.create("bob", password_credential(PASSWORD), rules=rules, quotas=Quotas(None, None, 2))
+        stream_id = (await admin.create_stream("orders", "orders.>")).stream_id
+        wait = FetchRequest(stream_id=stream_id, offset=0, wait_ms_max=limits.FETCH_WAIT_MS_MAX)
+        async with logged_in(broker, shown) as stays:
+            for number in range(3):
+                async with raw_client(broker.client_address) as raw:
+                    await _log_in(raw, shown)
+                    raw.ask(wait, 9)
+                    raw.ask(MetadataRequest(), 10)
+                    answered = await raw.frame()
+                    assert answered is not None
+                    assert answered.correlation_id == 10, "so the one before has come, and waits"
+                    with pytest.raises(RemoteError, match="has 2 connections"):
+                        async with logged_in(broker, shown):
+                            pass
+                    raw.writer.close()  # in peace: nothing says that the other half is gone, too
+                    await raw.writer.wait_closed()
+                async with logged_in(broker, shown) as again:
+                    assert (await again.users.all()).user == "bob", number
+            assert (await stays.users.all()).user == "bob"
+
+
 async def test_a_broker_that_has_just_started_says_of_nobody_that_he_is_not_there(tmp_path) -> None:
     """It has users in its snapshot or its log, and nobody tells it what became of them."""
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:

@@ -268,7 +268,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         guard=guarding,
         usage=Usage(node.access.quotas_for, driver.elapsed_us),
     )
-    guarding.connections_of = driver.server.connections_of.__getitem__
+    guarding.count(driver.server.connections_of.__getitem__, driver.server.make_room)
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
