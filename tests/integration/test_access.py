@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -456,6 +456,30 @@ async def _tried(client: aio.Client, rows: list[dict[str, object]]) -> str | Non
     except PenstockError as error:
         return str(error)
     return None
+
+
+async def test_whichever_broker_is_asked_a_user_makes_no_more_streams_than_it_may(tmp_path) -> None:
+    with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
+        cluster.log_in(Credentials.password("admin", PASSWORD))
+        await cluster.all_live()
+        async with cluster.client(1) as admin:
+            made = rule("create", subject="bobs.>")
+            await admin.users.create("bob", password_credential(PASSWORD), rules=[made], quotas=Quotas(streams_max=4))
+            async with AsyncExitStack() as stack:
+                bobs = [
+                    await stack.enter_async_context(logged_in(broker, Credentials.password("bob", PASSWORD)))
+                    for broker in cluster.brokers.values()
+                ]
+                tries = await asyncio.gather(
+                    *(bob.create_stream(f"s{n}", f"bobs.{n}") for n, bob in enumerate(bobs * 4)), return_exceptions=True
+                )
+            refused = [one for one in tries if isinstance(one, BaseException)]
+            assert [getattr(one, "code", one) for one in refused] == [ErrorCode.QUOTA_EXCEEDED] * 8, refused
+            owners = [one.owner for one in await admin.streams() if not one.config.is_internal]
+            assert owners == ["bob"] * 4
+            bob = await admin.users.get("bob")
+            assert bob is not None
+            assert bob.streams == 4
 
 
 async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
