@@ -169,14 +169,14 @@ COMMANDS: dict[str, Command] = {
                 Credential("k1", CredentialKind.NKEY, USER_US, 1_800_000_000_000_000, public_key="U" * 56),
             ),
             (Rule(Operation.ADMIN), Rule(Operation.COMMIT_OFFSETS, stream="orders", group="billing-*")),
-            Quotas(1_000, None, 7),
+            Quotas(1_000, None, 7, 5),
         ),
         created_us=1_700_000_008_000_000,
         by="root",
         is_first=True,
     ),
     "alter-user": AlterUser(
-        name="ann", altered_us=1_700_000_009_000_000, drop=("k1",), quotas=Quotas(None, 2_000, None), by="ann"
+        name="ann", altered_us=1_700_000_009_000_000, drop=("k1",), quotas=Quotas(None, 2_000, None, 3), by="ann"
     ),
     "change-rules": ChangeRules(
         name="ann", changed_us=1_700_000_009_000_001, add=(Rule(Operation.READ, subject="orders.>"),), by="ann"
@@ -292,6 +292,21 @@ def guarded_image() -> ClusterImage:
     return made
 
 
+def owned_image() -> ClusterImage:
+    """The same, once that user has made a stream."""
+    before = guarded_image()
+    command = CreateStream(
+        config=StreamConfig(name="bills", subject="bills", replicas=1, min_isr=1),
+        created_us=1_700_000_010_000_000,
+        assignments=((_broker(4),),),
+        by="ann",
+        at_us=1_700_000_010_000_000,
+    )
+    made, outcome = apply(before, before.index + 1, command)
+    assert not isinstance(outcome, Exception), outcome
+    return made
+
+
 IMAGES = (
     image,
     later_image,
@@ -301,6 +316,7 @@ IMAGES = (
     observed_image,
     grown_image,
     guarded_image,
+    owned_image,
 )
 """By the number in the name of their file."""
 

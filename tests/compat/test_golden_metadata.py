@@ -22,6 +22,7 @@ from tests.compat.golden_metadata import (
     image,
     later_image,
     observed_image,
+    owned_image,
     read_only_image,
     truncated_image,
 )
@@ -56,6 +57,7 @@ def test_the_image_has_something_in_every_field() -> None:
     assert len(archived_image().by_name("orders").archived) == 2
     assert truncated_image().by_name("orders").truncated
     assert all(partition.observers for partition in observed_image().by_name("orders").partitions)
+    assert owned_image().by_name("bills").owner
     assert grown_image().by_name("orders").marks
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -458,6 +458,30 @@ async def _tried(client: aio.Client, rows: list[dict[str, object]]) -> str | Non
     return None
 
 
+async def test_whichever_broker_is_asked_a_user_makes_no_more_streams_than_it_may(tmp_path) -> None:
+    with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
+        cluster.log_in(Credentials.password("admin", PASSWORD))
+        await cluster.all_live()
+        async with cluster.client(1) as admin:
+            made = rule("create", subject="bobs.>")
+            await admin.users.create("bob", password_credential(PASSWORD), rules=[made], quotas=Quotas(streams_max=4))
+            async with AsyncExitStack() as stack:
+                bobs = [
+                    await stack.enter_async_context(logged_in(broker, Credentials.password("bob", PASSWORD)))
+                    for broker in cluster.brokers.values()
+                ]
+                tries = await asyncio.gather(
+                    *(bob.create_stream(f"s{n}", f"bobs.{n}") for n, bob in enumerate(bobs * 4)), return_exceptions=True
+                )
+            refused = [one for one in tries if isinstance(one, BaseException)]
+            assert [getattr(one, "code", one) for one in refused] == [ErrorCode.QUOTA_EXCEEDED] * 8, refused
+            owners = [one.owner for one in await admin.streams() if not one.config.is_internal]
+            assert owners == ["bob"] * 4
+            bob = await admin.users.get("bob")
+            assert bob is not None
+            assert bob.streams == 4
+
+
 async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
     shown = Credentials.password("bob", PASSWORD)
     async with await broker.client() as admin:
@@ -475,6 +499,32 @@ async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
                 return False
 
         await eventually(is_let_in, "who was there is gone")
+
+
+async def test_who_has_gone_away_while_he_waited_for_messages_takes_no_place(broker) -> None:
+    shown = Credentials.password("bob", PASSWORD)
+    async with await broker.client() as admin:
+        rules = [rule("read", stream="orders")]
+        await admin.users.create("bob", password_credential(PASSWORD), rules=rules, quotas=Quotas(None, None, 2))
+        stream_id = (await admin.create_stream("orders", "orders.>")).stream_id
+        wait = FetchRequest(stream_id=stream_id, offset=0, wait_ms_max=limits.FETCH_WAIT_MS_MAX)
+        async with logged_in(broker, shown) as stays:
+            for number in range(3):
+                async with raw_client(broker.client_address) as raw:
+                    await _log_in(raw, shown)
+                    raw.ask(wait, 9)
+                    raw.ask(MetadataRequest(), 10)
+                    answered = await raw.frame()
+                    assert answered is not None
+                    assert answered.correlation_id == 10, "so the one before has come, and waits"
+                    with pytest.raises(RemoteError, match="has 2 connections"):
+                        async with logged_in(broker, shown):
+                            pass
+                    raw.writer.close()  # in peace: nothing says that the other half is gone, too
+                    await raw.writer.wait_closed()
+                async with logged_in(broker, shown) as again:
+                    assert (await again.users.all()).user == "bob", number
+            assert (await stays.users.all()).user == "bob"
 
 
 async def test_a_broker_that_has_just_started_says_of_nobody_that_he_is_not_there(tmp_path) -> None:

@@ -346,7 +346,7 @@ async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -
                 "bob",
                 *(password_credential("a password"), token, gone, nkey),
                 rules=[rule("read", stream="orders"), rule("commit_offsets", stream="orders", group="b*")],
-                quotas=Quotas(1 << 20, None, 7),
+                quotas=Quotas(1 << 20, None, 7, 3),
             )
             await here.users.change_rules(add=[rule("read", stream="public-*")])
             await as_admin(old, "backup", str(folder))
@@ -388,6 +388,39 @@ async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -
         with pytest.raises(penstock.Unauthenticated):
             async with aio.connect(new.client_address, credentials=Credentials.token(gone.token)):
                 pass
+
+
+@needs_time
+async def test_users_are_backed_up_and_restored_where_there_are_no_streams(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    with guarded(tmp_path / "old") as old, guarded(tmp_path / "new") as new:
+        async with await old.client() as here, await new.client() as there:
+            await here.users.create("bob", password_credential("a password"), quotas=Quotas(streams_max=3))
+            said, errors = await as_admin(old, "backup", str(folder))
+            assert "there are no streams, and 2 users" in said, errors
+            assert "Sound: a backup of 0 rows, and of 2 users" in (await verify(folder))[0]
+            _, errors = await as_admin(new, "restore", str(folder), code=1)
+            assert f"{folder} has no streams: --users-only makes the users that it has" in errors
+            said, errors = await as_admin(new, "restore", str(folder), "--users-only")
+            assert ("1 user made" in errors, said) == (True, "")
+            assert {one.name: one.quotas.streams_max for one in await there.users.export()} == {"admin": None, "bob": 3}
+
+            await here.create_stream("orders", "orders.>")
+            await here.users.create("eve", password_credential("a password"))
+            await as_admin(old, "backup", str(folder))
+            said, errors = await as_admin(new, "restore", str(folder), "--users-only", "--json")
+            made = {"admin": False, "bob": False, "eve": True}
+            assert {one["user"]: one["made"] for one in map(json.loads, said.splitlines())} == made
+            assert [one for one in await there.streams() if not one.config.is_internal] == []
+            for more in (("--stream", "orders"), ("--paused",), ("--replicas", "1")):
+                _, errors = await as_admin(new, "restore", str(folder), "--users-only", *more, code=2)
+                assert f"--users-only makes no streams, so {more[0]} has no meaning" in errors
+
+
+async def test_where_there_are_neither_streams_nor_users_nothing_is_backed_up(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "old") as old:
+        _, errors = await command(old.client_address, "backup", str(tmp_path / "backup"), code=1)
+        assert "there are neither streams nor users yet: nothing is to be backed up" in errors
 
 
 @needs_time

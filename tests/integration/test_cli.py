@@ -502,6 +502,18 @@ def test_names_of_streams_are_completed(broker: ReadyLine, stream: str) -> None:
         assert completed(line.format(broker.client, stream[:-3]), nobody) == [stream]
 
 
+def test_names_of_groups_are_completed(broker: ReadyLine, stream: str) -> None:
+    group = f"readers-of-{stream}"
+    environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
+    reads = [*PENSTOCK, "group", "reset", group, stream, "--to", "latest", "--yes"]
+    done = subprocess.run(reads, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    for line in ("group show {}", "group reset {}", "group delete {}", "read orders --group {}"):
+        assert completed(f"penstock {line.format(group[:-3])}", broker.client) == [group]
+    assert completed("penstock group show no-such", broker.client) == []
+    assert completed(f"penstock group show {group} {stream[:-3]}", broker.client) == [stream]
+
+
 def test_as_json_a_start_that_fails_says_why_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "penstock.json").write_text("nonsense")
     command = [*PENSTOCK, "serve", "--data-dir", str(tmp_path), "--log-format", "json", "--nats-port", "0"]

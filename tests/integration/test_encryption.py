@@ -154,6 +154,66 @@ async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touche
         assert len(await values(client, "hidden")) == 20
 
 
+async def test_a_stream_whose_key_was_missing_is_there_once_the_keys_were_read_again(
+    broker: BrokerProcess, keys: Path, tmp_path: Path
+) -> None:
+    async with await broker.client() as client:
+        await client.create_stream("hidden", "hidden.>", encryption="aes-256-gcm")
+        await publish(broker, "hidden.a", 20)
+    assert broker.stop() == 0
+    right = keys.read_text()
+    other = tmp_path / "other.keys"
+    run("keys", "new", "second", "--file", str(other))
+    keys.write_text(other.read_text())
+    broker.start()
+    async with await broker.client() as client:
+        with pytest.raises(penstock.PenstockError, match="and send it SIGHUP"):
+            await values(client, "hidden")
+        broker.signal(signal.SIGHUP)  # in vain: the key is not there yet
+        broker.logged("were read again: new files take 'second', of second")
+        keys.write_text(other.read_text() + right)
+        broker.signal(signal.SIGHUP)
+        broker.logged("were read again: new files take 'second', of second, first")
+
+        async def is_online() -> bool:
+            return str((await client.stream("hidden")).partitions[0].state) == "online"
+
+        await eventually(is_online, "the stream is there")
+        await publish(broker, "hidden.a", 25)  # of which it knows the first 20 still
+        assert len(await values(client, "hidden")) == 25
+
+
+@needs_time
+async def test_a_follower_whose_key_was_missing_follows_once_its_keys_were_read_again(tmp_path: Path) -> None:
+    files = {number: tmp_path / f"{number}.keys" for number in (1, 2, 3)}
+    for number, file in files.items():
+        run("keys", "new", f"key-{number}", "--file", str(file))
+    with running_cluster(tmp_path, started=False) as cluster:
+        for number, one in cluster.brokers.items():
+            one.arguments += ["--encryption-keys-file", str(files[number])]
+        cluster.start()
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            await client.create_stream("hidden", "hidden.>", encryption="aes-256-gcm", replicas=3)
+            await client.append("hidden", [{"subject": "hidden.a", "value": SECRET}] * 20)
+            follower = await cluster.leader_of("hidden") % 3 + 1
+        broker, right = cluster.brokers[follower], files[follower].read_text()
+        assert broker.stop() == 0
+        files[follower].unlink()
+        run("keys", "new", "another", "--file", str(files[follower]))
+        broker.start()
+        broker.logged("stream 'hidden': cannot open the log")
+        files[follower].write_text(files[follower].read_text() + right)
+        broker.signal(signal.SIGHUP)
+        async with cluster.client(follower % 3 + 1) as client:
+            await client.append("hidden", [{"subject": "hidden.a", "value": SECRET}] * 5)
+
+            async def is_in_sync() -> bool:
+                return follower in (await client.stream("hidden")).partitions[0].isr
+
+            await eventually(is_in_sync, "the follower is in sync again")
+
+
 async def test_another_key_takes_the_place_of_the_first_while_the_broker_runs(
     broker: BrokerProcess, keys: Path
 ) -> None:

@@ -103,7 +103,35 @@ def test_a_script_gets_rules_and_quotas_by_name(penstock: Run) -> None:
     users = [json.loads(line) for line in penstock("user", "list", "--json").stdout.splitlines()]
     (dora,) = (one for one in users if one["name"] == "dora")
     assert dora["rules"] == [{"operation": "read", "stream": "orders", "group": "*"}]
-    assert dora["quotas"] == {"append_bytes_per_s": None, "fetch_bytes_per_s": None, "connections_max": 3}
+    none = dict.fromkeys(("append_bytes_per_s", "fetch_bytes_per_s", "streams_max"))
+    assert dora["quotas"] == {**none, "connections_max": 3}
+    assert dora["streams"] == 0
+
+
+def test_a_user_makes_streams_up_to_its_limit_and_is_told_what_to_do_then(penstock: Run) -> None:
+    made = penstock("user", "add", "hal", "--token")
+    hal = {"PENSTOCK_CREDENTIALS": "", "PENSTOCK_TOKEN": made.stdout.strip()}
+    for right in ("create,delete,read",):
+        assert penstock("acl", "add", "hal", right, "--subject", "hal.>").returncode == 0
+    limited = penstock("user", "limit", "hal", "--streams", "1")
+    assert limited.stderr == "user hal may use of each broker: as much as there is; and make 1 stream\n"
+    assert penstock("stream", "create", "hal-1", "hal.1", **hal).returncode == 0
+    refused = penstock("stream", "create", "hal-2", "hal.2", **hal)
+    assert refused.returncode == 1
+    assert "it has made 1 and its limit is 1: delete one that is not needed" in refused.stderr
+    assert "`penstock user limit hal --streams N`" in refused.stderr
+    assert penstock("stream", "create", "hal-1", "hal.1", **hal).returncode == 0, "the same again"
+    (listed,) = (line for line in penstock("user", "list").stdout.splitlines() if line.startswith("hal "))
+    assert "1 of 1" in listed
+    shown = penstock("stream", "show", "hal-1", **hal)
+    assert "hal" in next(line for line in shown.stdout.splitlines() if line.startswith("made by")).split()
+    assert penstock("stream", "delete", "hal-1", "--yes", **hal).returncode == 0
+    assert penstock("stream", "create", "hal-2", "hal.2", **hal).returncode == 0
+    assert penstock("user", "limit", "hal", "--streams", "none").returncode == 0
+    assert penstock("stream", "create", "hal-3", "hal.3", **hal).returncode == 0
+    assert penstock("user", "limit", "hal", "--streams", "0").returncode == 2
+    for name in ("hal-2", "hal-3"):
+        assert penstock("stream", "delete", name, "--yes", **hal).returncode == 0
 
 
 def test_what_somebody_may_not_see_is_not_said_to_be_missing(penstock: Run) -> None:

@@ -70,11 +70,12 @@ class Credential(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Quotas(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a user may use of each broker; None: as much as there is."""
+    """What a user may use of each broker, and of the cluster; None: as much as there is."""
 
     append_bytes_per_s: int | None = None
     fetch_bytes_per_s: int | None = None
     connections_max: int | None = None
+    streams_max: int | None = None  # of the cluster, that it may have made
 
 
 def quotas_mistake(quotas: Quotas) -> str | None:
@@ -83,6 +84,7 @@ def quotas_mistake(quotas: Quotas) -> str | None:
         ("an append rate", quotas.append_bytes_per_s, limits.USER_RATE_MIN, limits.USER_RATE_MAX),
         ("a fetch rate", quotas.fetch_bytes_per_s, limits.USER_RATE_MIN, limits.USER_RATE_MAX),
         ("a number of connections", quotas.connections_max, 1, limits.CONNECTIONS_MAX),
+        ("a number of streams", quotas.streams_max, 1, limits.STREAMS_MAX),
     ):
         if value is not None and not least <= value <= most:
             return f"{what} of {value} is not between {least} and {most}"

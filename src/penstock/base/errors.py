@@ -76,6 +76,7 @@ class ErrorCode(StrEnum):
     UNAUTHENTICATED = "unauthenticated"  # nobody has proved who asks, or not in a way that still counts
     NOT_AUTHORIZED = "not_authorized"  # who asks may not do that; `operation` and `stream` say what
     THROTTLED = "throttled"  # over a rate; nothing was done: ask again in `throttle_ms`
+    QUOTA_EXCEEDED = "quota_exceeded"  # who asks has as many as they may: `user`, `streams` and `streams_max` say so
     USER_NOT_FOUND = "user_not_found"
     USER_EXISTS = "user_exists"
     CHANGE_REFUSED = "change_refused"  # of who is in the cluster: not safe, or not safe now

@@ -5,7 +5,8 @@ While too many requests are open or too much waits to be written, no further req
 fills, and nobody's memory does. A frame that does not come whole with one small read takes its size out of the buffers
 that all connections share before more of it is read, and waits unread while there is no room. Frames are taken one by
 one, when the server says so: pipelined requests of one client hold up neither the others nor NATS. While nothing is
-read, no time of the client's runs. A client that closes its sending half is answered what it has asked, then closed.
+read, no time of the client's runs. A client that closes its sending half is answered what it has asked, then closed; it
+gives way where its place is needed, for one that has gone away looks the same until something is sent.
 
 Who is there, and may ask what, is `greeting`'s to say. With peer hello a connection becomes that of another broker:
 only then are requests between brokers taken. It has buffers and numbers of its own, so that no client is in its way,
@@ -212,6 +213,8 @@ class Connection:
         if self._ended:
             if not self.open_requests and not self._output:
                 self.close()
+            else:
+                self._owner.half_closed(self)
             return
         missing = self._decoder.missing_bytes
         if self._frame_start_us is None and self._decoder.in_frame:

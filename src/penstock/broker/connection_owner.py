@@ -60,6 +60,9 @@ class ConnectionOwner(Protocol):
         """These need no answer any more."""
         ...
 
+    def half_closed(self, connection: Connection) -> None:
+        """Its client sends nothing more, and is owed answers; or it has gone away, which looks the same."""
+
     def connection_closed(self, connection: Connection) -> None:
         """The end of it; `connection.open_requests` will not be answered."""
 

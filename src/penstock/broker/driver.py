@@ -371,6 +371,12 @@ class Driver:
         if self.tls is not None and not self._stopped:
             self.tls.reload(self.read_ahead)
 
+    def keys_read(self) -> None:
+        """The keys of encrypted streams were read again."""
+        if not self._stopped:
+            self._node.keys_read(self.now())
+            self.schedule()
+
     async def disk_idle(self, timeout_s: float) -> bool:
         """True once no disk work is open and all that came of it is carried out; False if that takes too long."""
         self.carry_out()

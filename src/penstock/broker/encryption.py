@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.base.errors import OperationalError
@@ -30,10 +31,12 @@ _GONE = (
 _MISSING = "keys are set, and Penstock was installed without what encrypts: pip install 'penstock[encryption]'"
 
 
-def encrypted(vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Vfs | None:
+def encrypted(
+    vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop, were_read: Callable[[], None] = lambda: None
+) -> Vfs | None:
     """`vfs` for streams that are encrypted; None: no keys are set. OperationalError.
 
-    From then on SIGHUP has the keys read again, if they are in a file.
+    From then on SIGHUP has the keys read again, if they are in a file; `were_read` hears of it.
     """
     if config.encryption_keys is None:
         return None
@@ -47,22 +50,28 @@ def encrypted(vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -
         _warn_of_others(file)
         if not _holds(file, config.encryption_keys):  # a supervisor hands on those with which it began
             read_again(file, keys)
-        on_signals(loop, (signal.SIGHUP,), lambda: read_again(file, keys))
+
+        def told() -> None:
+            if read_again(file, keys):
+                were_read()
+
+        on_signals(loop, (signal.SIGHUP,), told)
     return EncryptedVfs(vfs, keys, holds_messages)
 
 
-def read_again(file: Path, keys: EncryptionKeys) -> None:
-    """Have `keys` be those that the file holds now, if it holds any, and those of before behind them."""
+def read_again(file: Path, keys: EncryptionKeys) -> bool:
+    """Have `keys` be those that the file holds now, and those of before behind them; False: it holds none."""
     try:
         staying = keys.replace(parse_keys(_text(file)))
     except (OSError, UnicodeDecodeError, KeyMistakeError) as error:
         reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error
         _log.error("the keys in %s cannot be read again, those of before stay: %s", file, reason)
-        return
+        return False
     _warn_of_others(file)
     _log.info("the keys in %s were read again: new files take %r, of %s", file, keys.current_id, ", ".join(keys.ids))
     if staying:
         _log.warning(_GONE, file, "key" if len(staying) == 1 else "keys", ", ".join(staying))
+    return True
 
 
 def _text(file: Path) -> str:

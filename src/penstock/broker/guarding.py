@@ -55,13 +55,18 @@ class Guarding:
         cluster_id: Callable[[], str],
         nats_urls: tuple[str, ...],
     ) -> None:
-        self.connections_of: Callable[[str], int] = lambda name: 0
+        self._connections_of: Callable[[str], int] = lambda name: 0
+        self._make_room: Callable[[str], bool] = lambda name: False
         self.secret = secret
         self.nonce = nonce
         self._access = access
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._nats_urls = nats_urls
+
+    def count(self, connections_of: Callable[[str], int], make_room: Callable[[str], bool]) -> None:
+        """How many connections a user has; and how one of them is closed that he has left, if there is one."""
+        self._connections_of, self._make_room = connections_of, make_room
 
     @property
     def is_guarded(self) -> bool:
@@ -86,9 +91,11 @@ class Guarding:
         """What hello did not tell. RemoteError overloaded."""
         quotas = self._access.quotas_of(who.name)
         most = None if quotas is None else quotas.connections_max
-        if most is not None and not self._access.is_ruler(who.name) and self.connections_of(who.name) >= most:
-            text = f"user {who.name!r} has {most} connections to this broker already, and may have no more"
-            raise RemoteError(ErrorCode.OVERLOADED, text)
+        if most is not None and not self._access.is_ruler(who.name):
+            while self._connections_of(who.name) >= most:
+                if not self._make_room(who.name):
+                    text = f"user {who.name!r} has {most} connections to this broker already, and may have no more"
+                    raise RemoteError(ErrorCode.OVERLOADED, text)
         return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=self._nats_urls)
 
     # Directory

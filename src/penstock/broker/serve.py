@@ -83,6 +83,11 @@ class _Running:
     observed: Observed | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def keys_read(self) -> None:
+        """The keys of encrypted streams were read again."""
+        if self.driver is not None:
+            self.driver.keys_read()
+
 
 def run(
     config: BrokerConfig, *, ready: Callable[[Addresses], None], listening: Callable[[Addresses], None] = lambda _: None
@@ -263,7 +268,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         guard=guarding,
         usage=Usage(node.access.quotas_for, driver.elapsed_us),
     )
-    guarding.connections_of = driver.server.connections_of.__getitem__
+    guarding.count(driver.server.connections_of.__getitem__, driver.server.make_room)
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
@@ -380,7 +385,7 @@ def _settings(
         catch_up_bytes_per_s=config.catch_up_rate,
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
-        encrypted=encrypted(vfs, config, asyncio.get_running_loop()),
+        encrypted=encrypted(vfs, config, asyncio.get_running_loop(), running.keys_read),
         internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
     )
 

@@ -2,9 +2,10 @@
 
 Rules: it listens on every address that the host name stands for, or does not start. Over `connections_max` a client is
 told so and closed: what the process may open is shared out, so that idle clients never keep a log from its files. A
-broker is taken all the same, and a few strangers until they have said whether they are one, the newest of them. One
-sweep a second finds who is silent or takes nothing; no connection has a timer of its own. Connections with requests to
-be taken stand in line; a turn of the event loop takes a few of them, one of each connection after the other.
+broker is taken all the same, and a few strangers until they have said whether they are one, the newest of them. Whoever
+has closed his sending half, and may be gone, gives way to who comes. One sweep a second finds who is silent or takes
+nothing; no connection has a timer of its own. Connections with requests to be taken stand in line; a turn of the event
+loop takes a few of them, one of each connection after the other.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ class Server:
         self.connections_of: Counter[str] = Counter()  # by user
         self.failed_logins = 0
         self._unknown: dict[Connection, None] = {}  # who have not logged in, and have to; the oldest first
+        self._leaving: dict[Connection, None] = {}  # whose clients send nothing more; the oldest first
         self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
         self._owner = owner
         self._process_of = process_of
@@ -149,7 +151,7 @@ class Server:
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         overload: RemoteError | None = None
-        if len(self.connections) - len(self.peers) - len(self._strangers) >= self.connections_max:
+        if self._is_full and not (self.make_room() and not self._is_full):
             text = f"this broker has {self.connections_max} connections already, and takes no more"
             if self.connections_max < limits.CONNECTIONS_MAX:
                 text += f"; it needs {self._needs}"
@@ -173,6 +175,18 @@ class Server:
             self._strangers[connection] = None
             if len(self._strangers) > self._strangers_max:
                 next(iter(self._strangers)).give_way()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.connections) - len(self.peers) - len(self._strangers) >= self.connections_max
+
+    def make_room(self, user: str | None = None) -> bool:
+        """Close the first client, or that user's, that sends nothing more, and may be gone; False: there is none."""
+        for one in self._leaving:
+            if one not in self._strangers and (user is None or (one.who is not None and one.who.name == user)):
+                one.close()
+                return True
+        return False
 
     def _transport(self, sock: socket.socket, peer: str) -> Transport:
         return PlainTransport(sock) if self._tls is None else TlsTransport(sock, peer, self._tls, self.handshakes)
@@ -284,6 +298,11 @@ class Server:
         if line is not None:
             _log.warning("%s", line)
 
+    def half_closed(self, connection: Connection) -> None:
+        """It gives way, unless it is a broker's."""
+        if connection.broker_id is None:
+            self._leaving[connection] = None
+
     def callers_gone(self, callers: list[Caller]) -> None:
         """As the owner of connections: these need no answer any more."""
         self._owner.callers_gone(callers)
@@ -296,6 +315,7 @@ class Server:
         self.connections.discard(connection)
         self._strangers.pop(connection, None)
         self._unknown.pop(connection, None)
+        self._leaving.pop(connection, None)
         if connection.broker_id is not None and self.peers.get(connection.broker_id) is connection:
             del self.peers[connection.broker_id]
         if connection.open_requests:

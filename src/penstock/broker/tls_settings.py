@@ -142,7 +142,9 @@ class BrokerTls:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             file = self.cert_file if self.key_file is None else f"{self.cert_file} with {self.key_file}"
             reason = "the key has a passphrase; store it without one" if self._is_locked() else _reason(error)
-            raise OperationalError(f"cannot use {file} for TLS: {reason}") from None
+            has_no_key = self.key_file is None and isinstance(error, ssl.SSLError)
+            keyless = "; a key is needed beside it, if it holds none (tls_key, --tls-key)" if has_no_key else ""
+            raise OperationalError(f"cannot use {file} for TLS: {reason}{keyless}") from None
         return context
 
     def _is_locked(self) -> bool:

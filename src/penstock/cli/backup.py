@@ -82,6 +82,8 @@ def backup(
     manifest = backup_files.Manifest() if is_new else backup_files.read_manifest(folder)
     with backup_files.alone(folder), connected(ctx, server, timeout) as (client, seconds):
         infos = _chosen(client, streams, seconds)
+        if not (infos or _users(client, seconds)):
+            raise OperationalError("there are neither streams nor users yet: nothing is to be backed up")
         _check_cluster(manifest, client.status(timeout=seconds).cluster_id, folder)
         _warn(folder, infos)
         manifest.penstock = __version__
@@ -96,9 +98,10 @@ def backup(
                 copied.append(job.copy(entry, info, advance))
                 entry.backed_up = _now()
                 backup_files.write_manifest(folder, manifest)
-        if streams is None and (users := _users(client, seconds)) is not None:
+        users = None if streams else _users(client, seconds)
+        if users is not None:
             backup_users.write_users(folder, manifest, users, _now())
-    _say(folder, copied, as_json=as_json)
+    _say(folder, copied, users, as_json=as_json)
 
 
 def _now() -> str:
@@ -130,10 +133,7 @@ def _users(client: Client, timeout: float) -> list[UserExport] | None:
 def _chosen(client: Client, names: list[str] | None, timeout: float) -> list[StreamInfo]:
     if names:
         return [client.stream(name, timeout=timeout) for name in dict.fromkeys(names)]
-    found = [info for info in client.streams(timeout=timeout) if not info.config.is_internal]
-    if not found:
-        raise OperationalError("there are no streams yet: nothing is to be backed up")
-    return found
+    return [info for info in client.streams(timeout=timeout) if not info.config.is_internal]
 
 
 def _check_cluster(manifest: Manifest, cluster_id: str, folder: Path) -> None:
@@ -274,10 +274,13 @@ def _cut(entry: StreamBackup, end: int, folder: Path) -> str:
     return f"{text}; back it up into another folder"
 
 
-def _say(folder: Path, copied: list[Copied], *, as_json: bool) -> None:
+def _say(folder: Path, copied: list[Copied], users: list[UserExport] | None, *, as_json: bool) -> None:
     if as_json:
         for one in copied:
             output.print_json(one._asdict())
+        return
+    if not copied:
+        typer.echo(f"{folder}: there are no streams, and {output.counted(len(users or ()), 'user')}")
         return
     table = output.table("stream", "new rows", "bytes", right=("new rows", "bytes"))
     for one in copied:

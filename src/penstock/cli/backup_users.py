@@ -62,6 +62,7 @@ class _Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
     append_bytes_per_s: int | None = None
     fetch_bytes_per_s: int | None = None
     connections_max: int | None = None
+    streams_max: int | None = None
 
 
 class _User(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Names of streams, users and operations for the shell, which completes them.
+"""Names of streams, groups, users and operations for the shell, which completes them.
 
 Rules: a broker is asked as the line would have it asked that is being typed: `--server`, `--credentials` and the
 options for TLS count, before the command or behind it, then the environment. If none answers at once, no names are
@@ -27,6 +27,11 @@ def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning(incomplete, _asked(ctx, stream_names))
 
 
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of groups; of those that whoever asks may know of."""
+    return _beginning(incomplete, _asked(ctx, _group_names))
+
+
 def complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of users; who is no administrator is offered himself."""
     return _beginning(incomplete, _asked(ctx, _user_names))
@@ -43,6 +48,10 @@ def stream_names(client: Client) -> list[str]:
     """All but those that Penstock keeps for itself."""
     infos = client.streams(timeout=COMPLETION_TIMEOUT_S)
     return [info.name for info in infos if not info.config.is_internal]
+
+
+def _group_names(client: Client) -> list[str]:
+    return list(dict.fromkeys(one.group for one in client.groups.all(timeout=COMPLETION_TIMEOUT_S)))
 
 
 def _user_names(client: Client) -> list[str]:

@@ -8,7 +8,7 @@ import typer
 
 from penstock.base.errors import ErrorCode
 from penstock.cli import output, places
-from penstock.cli.completing import complete_stream
+from penstock.cli.completing import complete_group, complete_stream
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import FAILED, advising, clearly, say_error
 from penstock.cli.help import Command, Group
@@ -37,7 +37,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+_GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group's name.", autocompletion=complete_group)
+]
 
 _StreamsArgument = Annotated[
     str | None,

@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any
 
 import penstock
-from penstock.client import blocking, blocking_groups, blocking_staging
+from penstock.access import Quotas, Rule
+from penstock.client import blocking, blocking_groups, blocking_staging, blocking_users, users
 from penstock.testing import Cluster, Program, faults, plugin
 from penstock.testing import __all__ as testing_names
 
@@ -59,6 +60,7 @@ def python_reference() -> str:
     parts += ["## Groups", *_calls("client.groups", blocking_groups.Groups)]
     parts += ["## Staging", *_calls("client.staging", blocking_staging.Staging)]
     parts += [call_text("penstock.partitions_of", penstock.partitions_of)]
+    parts += ["## Users", *_users()]
     parts += ["## Consumer", _text(blocking_groups.Consumer), *_calls("consumer", blocking_groups.Consumer)]
     parts += [f"`consumer.{name}`: {_text(getattr(blocking_groups.Consumer, name))}" for name in _TELLS]
     parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
@@ -74,6 +76,17 @@ def python_reference() -> str:
 def _calls(owner: str, kind: type) -> list[str]:
     methods = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
     return [call_text(f"{owner}.{name}", method) for name, method in methods.items()]
+
+
+def _users() -> Iterator[str]:
+    """Who may log in and what they may do; what is given for that is made by functions of their own."""
+    yield "`client.users`: [how to let in only whom you know](../how-to/access.md#from-python)."
+    yield from _calls("client.users", blocking_users.Users)
+    for make in (users.password_credential, users.token_credential, users.nkey_credential, users.rule):
+        yield call_text(f"penstock.client.users.{make.__name__}", make)
+    for kind in (Rule, Quotas):
+        listed = ", ".join(f"`{field}`" for field in kind.__struct_fields__)
+        yield f"### penstock.access.{kind.__name__}\n\n{_text(kind)}\n\n{listed}"
 
 
 def _testing() -> Iterator[str]:
@@ -138,7 +151,8 @@ def _arguments(signature: inspect.Signature) -> Iterator[str]:
         if one.kind is one.KEYWORD_ONLY and not starred:
             starred = True
             yield "*"
-        stars = "**" if one.kind is one.VAR_KEYWORD else ""
+        starred |= one.kind is one.VAR_POSITIONAL
+        stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
         default = "" if one.default is one.empty else f" = {_default(one.default)}"
         yield f"{stars}{one.name}: {one.annotation}{default}"
 

@@ -12,6 +12,7 @@ import typer
 
 from penstock.base.errors import ErrorCode
 from penstock.cli import output, places
+from penstock.cli.completing import complete_group
 from penstock.cli.consuming import Consuming
 from penstock.cli.failure import advising, clearly, say_note
 from penstock.cli.following import BATCH_ROWS_MAX, following
@@ -121,6 +122,7 @@ def read(
             metavar="NAME",
             help="Go on where this group has committed, or --from if nowhere; and commit what was printed.  Not with "
             "--key, --subject or --header: what they leave out would be committed, too.",
+            autocompletion=complete_group,
         ),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,

@@ -34,8 +34,8 @@ def pairs(values: Mapping[str, str]) -> Table:
     return made
 
 
-def message_count(info: StreamInfo) -> int | None:
-    """Messages kept and committed; None: of a partition nobody says it now."""
+def offset_count(info: StreamInfo) -> int | None:
+    """Offsets kept and committed, those of messages that have gone too; None: of a partition nobody says it now."""
     count = 0
     for part in info.partitions:
         if part.committed_end is None or part.log_start is None:
@@ -45,7 +45,7 @@ def message_count(info: StreamInfo) -> int | None:
 
 
 def _count_or_unknown(info: StreamInfo) -> str:
-    count = message_count(info)
+    count = offset_count(info)
     return UNKNOWN if count is None else count_text(count)
 
 
@@ -85,8 +85,8 @@ def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
     """One line a stream in at most `width` characters, however long its name; a narrow one has no offsets."""
     wide = width >= _WIDE
     rows = [_row(info, wide=wide) for info in infos]
-    names = ["stream", "subject", "messages", "size", *(("offsets",) if wide else ()), "last message", "state"]
-    made = table(*names, right=("messages", "size"))
+    names = ["stream", "subject", "offsets", "size", *(("first to last",) if wide else ()), "last message", "state"]
+    made = table(*names, right=("offsets", "size"))
     # What is left for names and subjects; two characters lie between columns.
     fixed = [max(len(title), *(len(row[column]) for row in rows)) for column, title in enumerate(names) if column >= 2]
     left = max(2 * _TEXT_CHARS_MIN, width - sum(fixed) - 2 * (len(names) - 1))
@@ -104,7 +104,7 @@ def _row(info: StreamInfo, *, wide: bool) -> list[str]:
         printable(info.name),
         printable(info.subject),
         _count_or_unknown(info),
-        UNKNOWN if message_count(info) is None else format_bytes(sum(part.size_bytes for part in info.partitions)),
+        UNKNOWN if offset_count(info) is None else format_bytes(sum(part.size_bytes for part in info.partitions)),
         *((", ".join(offsets_text(part) for part in info.partitions),) if wide else ()),
         time_text(last) if wide else short_time_text(last),
         state_text(info),
@@ -118,10 +118,11 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         "subject": info.subject,
         "id": str(info.stream_id),
         "created": time_text(info.created_us),
+        **({"made by": info.owner} if info.owner else {}),
         "state": state_text(info),
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         **({"partitions were": moving_text(info)} if info.counts else {}),
-        "messages": _count_or_unknown(info),
+        "offsets kept": _count_or_unknown(info),
     }
     for part in info.partitions:
         prefix = "" if len(info.partitions) == 1 else f"partition {part.partition} "

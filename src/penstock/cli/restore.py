@@ -29,6 +29,7 @@ EXAMPLES = examples(
     "penstock restore /backups/penstock --server other:7422",
     "# with those who may log in; an administrator is there already",
     "penstock --credentials admin.credentials restore /backups/penstock --users --server other:7422",
+    "penstock --credentials admin.credentials restore /backups/penstock --users-only --server other:7422",
     "# one, to look at, beside the one that is there; it stays paused",
     "penstock restore /backups/penstock --stream orders --as orders-of-monday",
 )
@@ -65,6 +66,9 @@ def restore(
     with_users: Annotated[
         bool, typer.Option("--users", help="Make the users of the backup, too, before the streams.")
     ] = False,
+    only_users: Annotated[
+        bool, typer.Option("--users-only", help="Make the users of the backup, and no streams.")
+    ] = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -76,18 +80,21 @@ def restore(
     can be interrupted, and run again: it goes on where the streams here end. A stream of that name that holds anything
     else is left alone.
 
-    With --users, users of the backup that are not there are made: they log in as they did, with the same passwords,
-    tokens and nkeys, and may do the same. It takes an administrator there. A user of that name is left as it is.
+    With --users or --users-only, users of the backup that are not there are made: they log in as they did, with the
+    same passwords, tokens and nkeys, and may do the same. It takes an administrator there. A user of that name is left
+    as it is.
 
     A stream is paused until all of it is there; then it takes messages, if it did when it was backed up.
     """
     from penstock.cli import backup_files, backup_users
 
-    manifest = backup_files.read_manifest(folder)
-    users = _users_of(manifest, folder) if with_users else None
+    if only_users:
+        _check_only_users({"--stream": stream, "--as": name, "--replicas": replicas, "--paused": paused or None})
     if name is not None and stream is None:
         raise typer.BadParameter("--as is for one stream: say which with --stream")
-    entries = _chosen(manifest, stream, folder)
+    manifest = backup_files.read_manifest(folder)
+    users = _users_of(manifest, folder) if with_users or only_users else None
+    entries = [] if only_users else _chosen(manifest, stream, folder, needs_some=users is None)
     with connected(ctx, server, timeout) as (client, seconds):
         brokers = max(1, len(client.status(timeout=seconds).brokers))
         if users is not None:
@@ -104,7 +111,13 @@ def restore(
                 rows = job.fill(info, advance, are_checked=old is None)
                 groups = [one for one in manifest.groups if one.stream_id == job.entry.stream_id]
                 restored.append(job.finish(info, rows, groups, paused=paused or name is not None))
-    _say(restored, as_json=as_json)
+    if restored:
+        _say(restored, as_json=as_json)
+
+
+def _check_only_users(of_streams: dict[str, object]) -> None:
+    if given := [flag for flag, value in of_streams.items() if value is not None]:
+        raise typer.BadParameter(f"--users-only makes no streams, so {given[0]} has no meaning")
 
 
 def _users_of(manifest: Manifest, folder: Path) -> list[UserExport]:
@@ -126,8 +139,10 @@ def _say_users(done: RestoredUsers, *, as_json: bool) -> None:
         say_note(f"note: user {name} is there, and is left as it is")
 
 
-def _chosen(manifest: Manifest, name: str | None, folder: Path) -> list[StreamBackup]:
+def _chosen(manifest: Manifest, name: str | None, folder: Path, *, needs_some: bool) -> list[StreamBackup]:
     names = sorted({one.name for one in manifest.streams})
+    if needs_some and name is None and not names:
+        raise OperationalError(f"{folder} has no streams: --users-only makes the users that it has")
     if name is not None and name not in names:
         raise OperationalError(f"{folder} has no stream {name}; it has {', '.join(names) or 'none at all'}")
     found = [manifest.stream(one) for one in names if name in (None, one)]

@@ -248,7 +248,11 @@ def list_streams(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """List all streams."""
+    """List all streams.
+
+    How many offsets each keeps is how many messages it has, unless some have gone from between others: by compaction,
+    a time to live or a rollup, or because what was imported had gaps.
+    """
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [info for info in client.streams(timeout=seconds) if also_internal or not info.config.is_internal]
         sees_all = bool(infos) or as_json or _sees_all(client, seconds)
@@ -336,9 +340,9 @@ def delete(
         info = client.stream(name, timeout=seconds)
         if not yes:
             held = "all that it holds (how much, nobody says now)"
-            if (count := report.message_count(info)) is not None:
+            if (count := report.offset_count(info)) is not None:
                 size = format_bytes(sum(part.size_bytes for part in info.partitions))
-                held = f"its {output.counted(count, 'message')} ({size})"
+                held = f"its messages, at {output.counted(count, 'offset')} ({size}),"
             confirm(f"Delete stream {info.name} and {held} for good?", f"stream {info.name} is kept")
         with _said_as_typed(name):
             client.delete_stream(info, timeout=seconds)

@@ -116,7 +116,7 @@ def list_users(
             named = {"rules": [rule_fields(rule) for rule in one.rules], "quotas": asdict(one.quotas)}
             output.print_json({**asdict(one), **named})
         return
-    table = output.table("user", "logs in with", "rules", "append/s", "fetch/s", "connections", "since")
+    table = output.table("user", "logs in with", "rules", "append/s", "fetch/s", "connections", "streams", "since")
     for one in users:
         table.add_row(*map(output.cell, _row(one)))
     output.console().print(table)
@@ -127,7 +127,8 @@ def _row(user: UserInfo) -> tuple[object, ...]:
     rules = "admin" if any(str(rule) == "admin" for rule in user.rules) else len(user.rules)
     quotas = user.quotas
     rates = (_rate_text(quotas.append_bytes_per_s), _rate_text(quotas.fetch_bytes_per_s), quotas.connections_max)
-    return user.name, with_what, rules, *rates, output.time_text(user.created_us)[:10]
+    streams = user.streams if quotas.streams_max is None else f"{user.streams} of {quotas.streams_max}"
+    return user.name, with_what, rules, *rates, streams, output.time_text(user.created_us)[:10]
 
 
 def _credential_text(one: CredentialInfo | Credential) -> str:
@@ -210,11 +211,19 @@ def limit(
         str | None,
         typer.Option("--connections", metavar="N", help=f"How many it may have; {NONE}: no limit."),
     ] = None,
+    streams: Annotated[
+        str | None,
+        typer.Option("--streams", metavar="N", help=f"How many it may make, of the cluster; {NONE}: no limit."),
+    ] = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Limit what a user may use of each broker, over the socket. Who is over a rate waits, and is told how long."""
+    """Limit what a user may use of each broker, over the socket, and how many streams it may make.
+
+    Who is over a rate waits, and is told how long. Who has made as many streams as it may makes another once one of
+    them is deleted. Administrators make as many as they need.
+    """
     import msgspec
 
     given: dict[str, int | None] = {}
@@ -222,9 +231,11 @@ def limit(
         if text is not None:
             given[name] = None if text == NONE else parse_bytes(text)
     if connections is not None:
-        given["connections_max"] = None if connections == NONE else _count(connections)
+        given["connections_max"] = None if connections == NONE else _count(connections, limits.CONNECTIONS_MAX)
+    if streams is not None:
+        given["streams_max"] = None if streams == NONE else _count(streams, limits.STREAMS_MAX)
     if not given:
-        raise typer.BadParameter("give --append-rate, --fetch-rate or --connections")
+        raise typer.BadParameter("give --append-rate, --fetch-rate, --connections or --streams")
     with connected(ctx, server, timeout) as (client, seconds):
         there = client.users.get(user, timeout=seconds)
         if there is None:
@@ -235,9 +246,9 @@ def limit(
     typer.echo(f"user {user} may use of each broker: {_quotas_text(quotas)}", err=True)
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= limits.CONNECTIONS_MAX):
-        raise typer.BadParameter(f"{text!r} is not a number from 1 to {limits.CONNECTIONS_MAX}")
+def _count(text: str, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= most):
+        raise typer.BadParameter(f"{text!r} is not a number from 1 to {most}")
     return int(text)
 
 
@@ -247,7 +258,9 @@ def _quotas_text(quotas: Quotas) -> str:
         None if quotas.fetch_bytes_per_s is None else f"fetch {format_bytes(quotas.fetch_bytes_per_s)}/s",
         None if quotas.connections_max is None else f"{quotas.connections_max} connections",
     ]
-    return ", ".join(filter(None, parts)) or "as much as there is"
+    of_brokers = ", ".join(filter(None, parts)) or "as much as there is"
+    of_cluster = None if quotas.streams_max is None else f"and make {output.counted(quotas.streams_max, 'stream')}"
+    return "; ".join(filter(None, (of_brokers, of_cluster)))
 
 
 @clearly
@@ -355,7 +368,14 @@ for _name, _command, _lines in (
             "penstock user rotate billing --drop 4f3a9c21",
         ),
     ),
-    ("limit", limit, ("penstock user limit billing --append-rate 10MiB --fetch-rate 50MiB --connections 20",)),
+    (
+        "limit",
+        limit,
+        (
+            "penstock user limit billing --append-rate 10MiB --fetch-rate 50MiB --connections 20",
+            "penstock user limit billing --streams 5",
+        ),
+    ),
     ("delete", delete, ("penstock user delete billing",)),
 ):
     app.command(_name, cls=Command, epilog=examples(*_lines))(_command)

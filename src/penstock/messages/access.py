@@ -57,6 +57,7 @@ class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
     credentials: tuple[CredentialInfo, ...] = ()
     rules: tuple[Rule, ...] = ()
     quotas: Quotas = Quotas()
+    streams: int = 0  # that it has made, and that are there
 
 
 class ListUsersRequest(Request, frozen=True, kw_only=True):

@@ -130,6 +130,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     intake_us: TimestampField | None = None  # since when; None: it was never another one
     counts: tuple[Int32Field, ...] = ()  # how many partitions it had, one after the other; none: always as many
     key_marks: tuple[KeyMark, ...] = ()  # by number of partitions, then by partition
+    owner: str = ""  # the user who made it; "": nobody had to log in then, or it is Penstock's own
 
     @property
     def is_moving(self) -> bool:

@@ -105,6 +105,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     archived: tuple[Archived, ...] = ()  # by partition, then by archive
     counts: tuple[int, ...] = ()  # how many partitions it had, one after the other; none: it always had as many
     marks: tuple[Mark, ...] = ()  # by number of partitions, then by partition
+    owner: str = ""  # the user who made it; "": nobody had to log in then, or it is Penstock's own
 
     @property
     def name(self) -> str:
@@ -141,6 +142,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.archived,
             self.counts,
             self.marks,
+            self.owner,
         )
 
     def truncated_at(self, number: int) -> Truncated | None:
@@ -219,6 +221,7 @@ class ClusterImage:
     users: PersistentMap[str, User] = field(default_factory=PersistentMap)  # by name; EVERYBODY among them
     decoy_key: bytes = b""  # drawn with the first user: what those are shown is made of it who are no users
     acted: int = 0  # the index of the last command that somebody is answerable for; see `acts`
+    owned: Mapping[str, int] = field(default_factory=dict)  # streams by owner, as `owned_by`; as `loads`
 
     @property
     def is_guarded(self) -> bool:
@@ -285,6 +288,7 @@ class ClusterImage:
             streams=self.streams.with_item(state.stream_id, state),
             names=self.names.with_item(state.name, state.stream_id),
             loads=_shifted(self.loads, state.partitions, +1),
+            owned=self._owning(state, +1),
         )
 
     def with_placed(self, state: StreamState) -> ClusterImage:
@@ -300,7 +304,32 @@ class ClusterImage:
             streams=self.streams.without(state.stream_id),
             names=self.names.without(state.name),
             loads=_shifted(self.loads, state.partitions, -1),
+            owned=self._owning(state, -1),
         )
+
+    def without_user(self, name: str) -> ClusterImage:
+        """This image without it. Its streams stay, and are nobody's: one that is made later is another user."""
+        owned = {owner: count for owner, count in self.owned.items() if owner != name}
+        return replace(self, users=self.users.without(name), owned=owned)
+
+    def _owning(self, state: StreamState, by: int) -> Mapping[str, int]:
+        if not _is_owned(state, self.users):
+            return self.owned
+        owned = dict(self.owned)
+        if count := owned.pop(state.owner, 0) + by:  # who has none has no entry, as with loads
+            owned[state.owner] = count
+        return owned
+
+
+def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mapping[str, int]:
+    """How many of these streams each of these users has made."""
+    return dict(Counter(state.owner for state in streams if _is_owned(state, users)))
+
+
+def _is_owned(state: StreamState, users: Mapping[str, User]) -> bool:
+    """Whether its owner is there; one who was made since has only the same name."""
+    owner = users.get(state.owner) if state.owner else None
+    return owner is not None and owner.made_index < state.stream_id
 
 
 def loads_of(streams: Iterable[StreamState]) -> Mapping[BrokerId, BrokerLoad]:

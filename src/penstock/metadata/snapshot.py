@@ -1,15 +1,15 @@
 """The bytes of an image: what a broker is sent, or keeps, instead of all the commands before it.
 
 Rules: equal images have equal bytes, whatever way led to them, so that brokers can compare a digest. What follows from
-the rest (names, loads) is not in them. Bytes may come from a network: nothing is built of them that breaks the rules of
-the image (metadata/image.py). Limits that a later version may draw tighter are not asked: what is there stays.
+the rest (names, loads, owned) is not in them. Bytes may come from a network: nothing is built of them that breaks the
+rules of the image (metadata/image.py). Limits that a later version may draw tighter are not asked: what is there stays.
 
     MessagePack, one array:   version | index | cluster id | brokers by id | streams by id
     broker                    the fields of BrokerState in their order
     stream                    id | config, a map | created_us | partitions: the fields of PartitionState in their order
                               | truncated: the fields of Truncated in their order | intake | intake_us
                               | archived: the fields of Archived in their order
-                              | counts | marks: the fields of Mark in their order
+                              | counts | marks: the fields of Mark in their order | owner
 
     users (version 3)         the fields of User in their order, by name | the index of the last act | the key of decoys
 
@@ -34,7 +34,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages.fields import INT64_MAX
-from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of
+from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of, owned_by
 from penstock.metadata.persistent import PersistentMap
 
 SNAPSHOT_VERSION = 3
@@ -115,6 +115,7 @@ def decode_image(data: bytes) -> ClusterImage:
     _check_streams(snapshot)
     _check_users(snapshot)
     alike: dict[PartitionState, PartitionState] = {}
+    users = PersistentMap({user.name: user for user in snapshot.users})
     return ClusterImage(
         snapshot.index,
         PersistentMap({state.stream_id: _shared(state, alike) for state in snapshot.streams}),
@@ -122,9 +123,10 @@ def decode_image(data: bytes) -> ClusterImage:
         PersistentMap({broker.broker_id: broker for broker in snapshot.brokers}),
         loads_of(snapshot.streams),
         snapshot.cluster_id,
-        PersistentMap({user.name: user for user in snapshot.users}),
+        users,
         snapshot.decoy_key,
         snapshot.acted,
+        owned_by(snapshot.streams, users),
     )
 
 

@@ -3,7 +3,8 @@
 Rules: what a command comes to is decided when it is applied: two creates of one name may both be on their way, and the
 second finds the stream there. It is not asked then whether a config is allowed: that was decided when the command was
 proposed (`check_create`, `altered_config`), and a later version that allows less must not lose what is there.
-A name is free again only when its stream is deleted.
+A name is free again only when its stream is deleted. How many streams a user may make is no limit of a version, but in
+the image: so that is asked again when a creation is applied, for several may be on their way.
 """
 
 from __future__ import annotations
@@ -47,10 +48,13 @@ _ON_FIRST_BROKER = (BrokerId(1),)
 _FIXED = frozenset({"name", "partitions", "range_bounds", "replicas"})
 
 
-def check_create(image: ClusterImage, config: StreamConfig, *, brokers: int, ready: int) -> StreamState | None:
+def check_create(
+    image: ClusterImage, config: StreamConfig, *, brokers: int, ready: int, by: str = ""
+) -> StreamState | None:
     """The stream that is already there as `config` wants it, or None if one can be made; else RemoteError.
 
-    `brokers`: how many the cluster has, also those that are away; `ready`: on how many of them one can be placed now.
+    `brokers`: how many the cluster has, also those that are away; `ready`: on how many of them one can be placed now;
+    `by`: the user who asks.
     """
     try:
         check_stream_config(config)
@@ -58,6 +62,7 @@ def check_create(image: ClusterImage, config: StreamConfig, *, brokers: int, rea
         raise _invalid(error.mistakes) from None
     existing = _existing(image, config)
     if existing is None:
+        _check_owned(image, config, by)
         check_room(image, config.partitions)
         _check_replicas(config, brokers, ready)
     return existing
@@ -77,6 +82,18 @@ def check_room(image: ClusterImage, partitions: int) -> None:
     if there + partitions > limits.PARTITIONS_MAX:
         text = f"all streams have {there} partitions together; with {partitions} more they pass {limits.PARTITIONS_MAX}"
         raise RemoteError(ErrorCode.TOO_LARGE, text)
+
+
+def _check_owned(image: ClusterImage, config: StreamConfig, owner: str) -> None:
+    """RemoteError quota_exceeded: that user has made as many streams as it may. Administrators make what they need."""
+    user = None if config.is_internal else image.users.get(owner)
+    most = None if user is None or user.is_admin else user.quotas.streams_max
+    if most is not None and (count := image.owned.get(owner, 0)) >= most:
+        text = (
+            f"user {owner!r} may make no more streams, for it has made {count} and its limit is {most}: delete one "
+            f"that is not needed, or have an administrator allow more (`penstock user limit {owner} --streams N`)"
+        )
+        raise RemoteError(ErrorCode.QUOTA_EXCEEDED, text, user=owner, streams=count, streams_max=most)
 
 
 def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
@@ -184,10 +201,11 @@ def _merged(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
 
 
 def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tuple[ClusterImage, Outcome]:
-    """Make a stream, or find it there. RemoteError: stream_exists, not_enough_replicas, bad_request."""
+    """Make a stream, or find it there. RemoteError: stream_exists, quota_exceeded, not_enough_replicas, bad_request."""
     existing = _existing(image, command.config)
     if existing is not None:
         return image, Outcome(stream=existing)
+    _check_owned(image, command.config, command.by)
     made = _made(image, StreamId(index), command)
     return image.with_stream(made), Outcome(stream=made, changed=True, partitions=made.partition_keys())
 
@@ -199,7 +217,8 @@ def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> St
         raise RemoteError(ErrorCode.BAD_REQUEST, text)
     partitions = made_partitions(image, command.config, assignments, command.observers)
     config = created_config(command.config, len(assignments[0]))
-    made = StreamState(stream_id, config, command.created_us, partitions)
+    owner = "" if config.is_internal else command.by
+    made = StreamState(stream_id, config, command.created_us, partitions, owner=owner)
     if command.intake is Intake.OPEN:
         return made
     return msgspec.structs.replace(made, intake=command.intake, intake_us=max(1, command.created_us))

@@ -154,7 +154,7 @@ def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed
     """See `DeleteUser`. RemoteError user_not_found, change_refused."""
     image.user(command.name)
     _check_ruled(image, command.name)
-    return replace(image, users=image.users.without(command.name)), Outcome(changed=True)
+    return image.without_user(command.name), Outcome(changed=True)
 
 
 def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Changed:

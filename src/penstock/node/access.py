@@ -291,10 +291,15 @@ class Access:
 
     def signed(self, command: C) -> C:
         """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
-        if not self._image().is_guarded or self.who in (None, THE_BROKER) or not hasattr(command, "at_us"):
+        if not self.signature or not hasattr(command, "at_us"):
             return command
-        assert self.who is not None
-        return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())
+        return msgspec.structs.replace(command, by=self.signature, at_us=self._wall_us())
+
+    @property
+    def signature(self) -> str:
+        """The user who asks; "" where nobody has to log in, or a broker asks."""
+        is_user = self._image().is_guarded and self.who not in (None, THE_BROKER)
+        return self.who.name if is_user and self.who is not None else ""
 
     def is_ruler(self, name: str) -> bool:
         """Whether that user may do everything."""

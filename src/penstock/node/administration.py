@@ -145,7 +145,8 @@ class Administration:
         now = self._clock()
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         brokers, ready = self._placing.brokers(), self._placing.ready(request.config)
-        existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready))
+        by = self._access.signature
+        existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready), by=by)
         if existing is not None:
             self._wait(existing, done, deadline_us, is_new=False)
             return

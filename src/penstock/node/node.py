@@ -399,6 +399,12 @@ class Node:
         if self._arrivals:
             self._arrivals.go_on()
 
+    def keys_read(self, now: Now) -> None:
+        """The keys of encrypted streams were read again."""
+        self._at(now)
+        if not self._is_stopped:
+            self._replicas.streams.keys_read()
+
     # Time
 
     def tick(self, now: Now) -> None:

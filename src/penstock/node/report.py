@@ -91,6 +91,7 @@ class Report:
             intake_us=TimestampUs(state.intake_us) if state.intake_us else None,
             counts=state.counts,
             key_marks=tuple(KeyMark(one.partitions, one.partition, one.end_offset) for one in state.marks),
+            owner=state.owner,
         )
 
     def _partition(self, state: StreamState, number: int) -> PartitionInfo:

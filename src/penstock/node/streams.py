@@ -2,8 +2,9 @@
 
 Rules: a broker has the logs of the partitions that it holds a replica of; each lies in a folder of its own. What a log
 is for (to lead, to follow) is `roles`. The files of a deleted stream go when none of its logs is in use. A partition
-whose log cannot be opened, or has vanished, stays as it is; creating the stream again tries again. A broker that is no
-observer any more drops what it has, also if it was killed meanwhile.
+whose log cannot be opened, or has vanished, stays as it is; creating the stream again tries again, and where a key was
+missing, so does reading the keys again. A broker that is no observer any more drops what it has, also if it was killed
+meanwhile.
 
     applied → logs opened → led or followed → subscribed → confirmed → whoever waits for the stream is answered
 """
@@ -78,6 +79,7 @@ class Streams:
         """`encrypted`: the same as `vfs`, for streams that are; None: this broker has no keys."""
         self.partitions = partitions
         self.failures: dict[PartitionKey, RemoteError] = {}  # whose log cannot be opened, and why
+        self._keys_reads = 0  # how often the keys were read again
         self._vfs = vfs
         self._broker_id = broker_id
         self._image = image
@@ -294,6 +296,18 @@ class Streams:
             if self.failures.pop(key, None) is not None:
                 self._open_later(state, key)
 
+    def keys_read(self) -> None:
+        """The keys may be others now: open what lacked one."""
+        self._keys_reads += 1
+        for key in list(self.failures):
+            self._open_with_keys(key)
+
+    def _open_with_keys(self, key: PartitionKey) -> None:
+        failure = self.failures.get(key)
+        if failure is not None and failure.code == ErrorCode.NO_ENCRYPTION_KEY:
+            del self.failures[key]
+            self._open_later(self._image().streams[key.stream_id], key)
+
     def unopened(self) -> Iterator[ResignedLeadership]:
         """What this broker is to lead, and others could, and of which it cannot open the log."""
         image = self._image()
@@ -306,6 +320,7 @@ class Streams:
         result: list[Log] = []
         opening = self._opening.setdefault(state.stream_id, set())
         opening.add(key)
+        keys_reads = self._keys_reads
 
         def done(error: Exception | None) -> None:
             opening.discard(key)
@@ -323,6 +338,8 @@ class Streams:
 
             now = self._image().streams[state.stream_id]
             self._add(now, key, opened)
+            if keys_reads != self._keys_reads:  # meanwhile: it may have looked before that
+                self._open_with_keys(key)
             if key in self._unheld(now):
                 self._look(now)
 

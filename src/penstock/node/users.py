@@ -53,7 +53,7 @@ class Users:
             names = [name for name in names if name in request.names]
         page, next_after = _page(names, request.after)
         response = ListUsersResponse(
-            users=tuple(user_info(users[name]) for name in page),
+            users=tuple(user_info(users[name], self._image().owned.get(name, 0)) for name in page),
             next_after=next_after,
             is_guarded=self._access.is_guarded,
             user=who,
@@ -117,8 +117,8 @@ def user_export(user: User) -> UserExport:
     )
 
 
-def user_info(user: User) -> UserInfo:
-    """What may be told of a user: nothing with which somebody could be it."""
+def user_info(user: User, streams: int) -> UserInfo:
+    """What may be told of a user, who has made so many streams: nothing with which somebody could be it."""
     return UserInfo(
         name=user.name,
         created_us=user.created_us,  # type: ignore[arg-type]
@@ -134,4 +134,5 @@ def user_info(user: User) -> UserInfo:
         ),
         rules=user.rules,
         quotas=user.quotas,
+        streams=streams,
     )

@@ -54,7 +54,7 @@ def not_appended(error: OperationalError, *, is_fenced: bool) -> RemoteError:
 def not_opened(error: Exception) -> RemoteError:
     """What is told of a log that cannot be opened."""
     doing = "cannot open the log"
-    if (lacking := _without_key(error, doing, "and start it again")) is not None:
+    if (lacking := _without_key(error, doing)) is not None:
         return lacking
     if isinstance(error, RemoteError) and error.code == ErrorCode.NO_ENCRYPTION_KEY:
         return RemoteError(error.code, f"{doing}: {error.message}", **error.details)
@@ -67,12 +67,13 @@ def not_read(error: OSError) -> RemoteError:
     return _without_key(error, doing) or RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
 
 
-def _without_key(error: Exception, doing: str, then: str = "and send it SIGHUP") -> RemoteError | None:
+def _without_key(error: Exception, doing: str) -> RemoteError | None:
     """None: it is not for lack of a key."""
     lacking = missing_key(error)
     if lacking is None:
         return None
-    advice = f"; put that key into the broker's encryption_keys_file, {then}" if lacking.key_id else ""
+    then = "start it again" if lacking.is_other else "send it SIGHUP"  # an id is of one key while a broker runs
+    advice = f"; put that key into the broker's encryption_keys_file, and {then}" if lacking.key_id else ""
     return RemoteError(ErrorCode.NO_ENCRYPTION_KEY, f"{doing}: {lacking}{advice}", key_id=lacking.key_id)
 
 

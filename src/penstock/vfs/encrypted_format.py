@@ -148,7 +148,7 @@ def _unwrapped(slot: Slot, keys: EncryptionKeys, path: str) -> Opener:
         data_key = master.decrypt(slot.nonce, slot.wrapped, _bound(slot.sequence, slot.key_id, slot.file_id))
     except InvalidTag:
         text = f"the key {slot.key_id!r} that is here is not the one of that id with which it is encrypted"
-        raise KeyMissingError(text, path, slot.key_id) from None
+        raise KeyMissingError(text, path, slot.key_id, is_other=True) from None
     return Opener(slot.file_id, data_key, AESGCM(data_key))
 
 

@@ -29,11 +29,15 @@ _EXPECTED = "expected '<key id> <32 bytes in base64>', as `penstock keys new` pr
 
 
 class KeyMissingError(OSError):
-    """A file cannot be opened with the keys that are here. It may be sound. `key_id`: which one it needs, if known."""
+    """A file cannot be opened with the keys that are here. It may be sound. `key_id`: which one it needs, if known.
 
-    def __init__(self, reason: str, path: str, key_id: str = "") -> None:
+    `is_other`: there is one of that id, and it is another.
+    """
+
+    def __init__(self, reason: str, path: str, key_id: str = "", *, is_other: bool = False) -> None:
         super().__init__(_NO_KEY, reason, path)
         self.key_id = key_id
+        self.is_other = is_other
 
     def __str__(self) -> str:
         # Of a number of the operating system nobody would think of keys.

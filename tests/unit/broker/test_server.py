@@ -296,3 +296,41 @@ async def test_whoever_is_in_line_behind_a_failure_keeps_its_turn(caplog: pytest
         assert await answered.frame() is not None
         assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [failure]
         assert owner.gone == 1
+
+
+async def _half_closed(owner: Owner, client: RawClient, server: Server) -> None:
+    """It has asked for something, and sends nothing more."""
+    await client.hello()
+    asked = len(owner.callers) + 1
+    client.ask(StatusRequest(), 2)
+    await owner.until(asked)
+    client.writer.write_eof()
+    await eventually(_reads(server, False), "the broker has seen the end")
+
+
+async def test_a_client_that_has_closed_its_sending_half_has_its_answer_while_nobody_needs_its_place() -> None:
+    owner = Owner(answers=False)
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await _half_closed(owner, client, server)
+        caller = owner.callers[0]
+        caller.connection.reply(caller, OFFSETS, None)
+        frame = await client.frame()
+        assert frame is not None
+        assert frame.correlation_id == 2
+        assert await client.is_closed()
+
+
+async def test_a_client_that_may_be_gone_gives_way_to_one_that_comes() -> None:
+    owner = Owner(answers=False)
+    async with _serving(owner) as (server, address), raw_client(address) as gone:
+        server.connections_max = 1
+        await _half_closed(owner, gone, server)
+        async with raw_client(address) as comes:
+            await comes.hello()
+            assert await gone.is_closed()
+            assert owner.gone == 1
+            async with raw_client(address) as refused:
+                refused.send(HELLO)
+                frame = await refused.frame()
+                assert frame is not None
+                assert b"takes no more" in frame.body, "who is there stays"

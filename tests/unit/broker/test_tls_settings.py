@@ -93,6 +93,10 @@ def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path: Path
     (tmp_path / "locked.key").write_bytes(locked)
     assert "none.pem for TLS: No such file" in mistakes(tls_cert=tmp_path / "none.pem", tls_key=pair.key)
     assert "the key is not that of the certificate" in mistakes(tls_cert=pair.cert, tls_key=other.key)
+    said = mistakes(tls_cert=pair.cert)
+    assert said.endswith("; a key is needed beside it, if it holds none (tls_key, --tls-key) (see --tls-cert)"), said
+    (tmp_path / "both.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+    assert loaded(tls_cert=tmp_path / "both.pem").tls
     assert "the key has a passphrase" in mistakes(tls_cert=pair.cert, tls_key=tmp_path / "locked.key")
     assert "there is no certificate (PEM) in it" in mistakes(tls_cert=tmp_path / "empty.pem", tls_key=pair.key)
     said = mistakes(tls_cert=pair.cert, tls_key=pair.key, tls_ca=tmp_path / "empty.pem")

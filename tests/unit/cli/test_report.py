@@ -111,7 +111,7 @@ def test_a_stream_is_one_line_however_long_its_name_and_subject(width: int) -> N
     assert "orders.[red].>" in lines[2]
     assert "nnn" in lines[3]
     assert "sss…" in lines[3]
-    assert ("offsets" in lines[0]) == (width >= 120)
+    assert ("first to last" in lines[0]) == (width >= 120)
 
 
 def test_one_of_a_kind_has_no_plural() -> None:

@@ -9,19 +9,25 @@ import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.nkeys import NkeyClient
+from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.subjects import INTERNAL_SUBJECT_PREFIX
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AlterUser,
     ChangeRules,
     Command,
+    CreateStream,
     CreateUser,
+    DeleteStream,
     DeleteUser,
+    StartBroker,
     decode_command,
     encode_command,
 )
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.metadata.streams import check_create
 from penstock.metadata.users import check_create_user, check_way_in
 
 ADMIN = Rule(Operation.ADMIN)
@@ -206,3 +212,74 @@ def test_an_nkey_of_which_a_character_is_wrong_is_refused() -> None:
     wrong = Credential("k", CredentialKind.NKEY, 1, public_key=PUBLIC_KEY[:-1] + "A")
     with pytest.raises(RemoteError, match="not the public nkey"):
         check_create_user(ClusterImage(), User("bob", 0, (wrong,)))
+
+
+def make(name: str, by: str = "bob") -> CreateStream:
+    subject = f"{INTERNAL_SUBJECT_PREFIX}{name}" if name.startswith("__") else name
+    return CreateStream(config=StreamConfig(name=name, subject=subject), created_us=7, by=by)
+
+
+@pytest.fixture
+def limited(folded) -> Folded:
+    """Where bob may make two streams; there is one of before."""
+    folded.do(make("old", by=""))
+    folded.do(create("bob"))
+    folded.do(AlterUser(name="bob", altered_us=9, quotas=Quotas(streams_max=2)))
+    return folded
+
+
+def delete(folded: Folded, name: str) -> None:
+    folded.do(DeleteStream(stream_id=folded.image.by_name(name).stream_id))
+
+
+def test_a_user_makes_no_more_streams_than_it_may(limited) -> None:
+    for name in ("a", "b"):
+        limited.do(make(name))
+    assert limited.image.owned == {"bob": 2}
+    with pytest.raises(RemoteError, match="it has made 2 and its limit is 2: delete one") as caught:
+        limited.do(make("c"))
+    assert caught.value.details == {"user": "bob", "streams": 2, "streams_max": 2}
+    with pytest.raises(RemoteError) as caught:
+        check_create(limited.image, make("c").config, brokers=1, ready=1, by="bob")
+    assert caught.value.code == limited.refused(make("c")) == ErrorCode.QUOTA_EXCEEDED
+    assert not limited.do(make("b")).changed, "the same again makes nothing"
+    delete(limited, "a")
+    assert limited.do(make("c")).changed
+
+
+def test_who_makes_streams_by_themselves_are_not_limited(limited) -> None:
+    for name in ("a", "b"):
+        limited.do(make(name))
+    for command in (make("d", by="ann"), make("e", by=""), make("__offsets"), make("__staged-7")):
+        assert limited.do(command).changed, command
+    owners = {state.name: state.owner for state in limited.image.streams.values()}
+    assert owners == {"old": "", "a": "bob", "b": "bob", "d": "ann", "e": "", "__offsets": "", "__staged-7": ""}
+    limited.do(AlterUser(name="bob", altered_us=9, quotas=Quotas()))
+    assert limited.do(make("f")).changed
+    assert limited.image.owned == {"ann": 1, "bob": 3}
+
+
+def test_owners_are_in_the_snapshot(limited) -> None:
+    for name in ("a", "b"):
+        limited.do(make(name))
+    limited.image = decode_image(encode_image(limited.image))
+    assert limited.image.owned == {"bob": 2}
+    assert limited.refused(make("c")) == ErrorCode.QUOTA_EXCEEDED
+    limited.do(StartBroker(started_us=9))
+    assert limited.image.by_name("a").owner == "bob"
+
+
+def test_streams_of_a_user_who_was_deleted_are_nobodys(limited) -> None:
+    for name in ("a", "b"):
+        limited.do(make(name))
+    limited.do(DeleteUser(name="bob", deleted_us=9))
+    assert limited.image.owned == {}
+    limited.do(create("bob"))
+    limited.do(AlterUser(name="bob", altered_us=9, quotas=Quotas(streams_max=1)))
+    delete(limited, "b")
+    assert limited.do(make("c")).changed
+    assert limited.image.owned == {"bob": 1}
+    assert decode_image(encode_image(limited.image)) == limited.image
+    delete(limited, "a")
+    delete(limited, "c")
+    assert limited.image.owned == {}

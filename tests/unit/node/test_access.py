@@ -694,10 +694,31 @@ def test_a_broker_that_may_not_have_heard_of_it_serves_no_user(broker, name) -> 
     assert state(broker) == before
 
 
-@pytest.mark.parametrize("quotas", [Quotas(0), Quotas(-5), Quotas(None, 1), Quotas(None, None, 0), Quotas(1 << 50)])
+@pytest.mark.parametrize(
+    "quotas", [Quotas(0), Quotas(-5), Quotas(None, 1), Quotas(None, None, 0), Quotas(1 << 50), Quotas(streams_max=0)]
+)
 def test_quotas_with_which_nobody_could_live_are_refused(broker, quotas) -> None:
     with asking(broker, "ann"):
         assert broker.refusal(AlterUserRequest(name="bob", quotas=quotas)).code == ErrorCode.BAD_REQUEST
+
+
+def test_who_has_made_as_many_streams_as_he_may_is_refused_before_anything_is_done(broker) -> None:
+    allow(broker, Rule(Operation.CREATE, subject="bobs.>"))
+    with asking(broker, "ann"):
+        broker.request(AlterUserRequest(name="bob", quotas=Quotas(streams_max=1)))
+    with asking(broker, "bob"):
+        broker.create("first", "bobs.1")
+        before = state(broker)
+        refused = broker.refusal(CreateStreamRequest(config=StreamConfig(name="second", subject="bobs.2")))
+        assert refused.code == ErrorCode.QUOTA_EXCEEDED
+        assert state(broker) == before
+        broker.create("first", "bobs.1")
+        (told,) = (one for one in broker.ask(ListUsersRequest(), ListUsersResponse).users if one.name == "bob")
+        assert told.streams == 1
+    with asking(broker, "ann"):
+        broker.request(DeleteStreamRequest(name="first"))
+    with asking(broker, "bob"):
+        broker.create("second", "bobs.2")
 
 
 def test_a_credential_is_since_now_whatever_the_clock_of_the_client_says(broker) -> None:

@@ -34,8 +34,8 @@ def wrapped() -> Exception:
         (as_remote(wrapped()), "and send it SIGHUP"),
         (not_read(lacking()), "and send it SIGHUP"),
         (not_appended(wrapped(), is_fenced=False), "and send it SIGHUP"),  # type: ignore[arg-type]
-        (not_opened(lacking()), "and start it again"),
-        (not_opened(wrapped()), "and start it again"),
+        (not_opened(lacking()), "and send it SIGHUP"),
+        (not_opened(wrapped()), "and send it SIGHUP"),
     ],
 )
 def test_a_key_that_is_missing_is_named_and_what_to_do(told: RemoteError, what: str) -> None:
@@ -44,6 +44,11 @@ def test_a_key_that_is_missing_is_named_and_what_to_do(told: RemoteError, what: 
     assert told.message.endswith(f"; put that key into the broker's encryption_keys_file, {what}")
     assert "Errno" not in told.message
     assert "disk" not in told.message
+
+
+def test_where_another_key_has_its_id_reading_the_file_again_will_not_do() -> None:
+    told = not_opened(KeyMissingError("it is another", "f.arrows", "first", is_other=True))
+    assert told.message.endswith("; put that key into the broker's encryption_keys_file, and start it again")
 
 
 def test_a_format_that_is_not_known_is_no_matter_of_keys_to_bring() -> None:
