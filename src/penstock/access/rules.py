@@ -92,10 +92,8 @@ def _stream_pattern_mistake(pattern: str) -> str | None:
     beginning = pattern.removesuffix(EVERYTHING)
     if not beginning or stream_name_mistake(beginning) is None:
         return None
-    names = "no stream has such a name: those are of letters, digits, - and _"
-    return (
-        f"{names}; {pattern!r} is a pattern of subjects: give it as one" if "." in pattern else f"{names}: {pattern!r}"
-    )
+    text = f"no stream has such a name as {pattern!r}: those are of letters, digits, - and _"
+    return f"{text}; a pattern of subjects is given as one" if "." in pattern else text
 
 
 def name_matches(pattern: str, name: str) -> bool:
