@@ -9,7 +9,8 @@
 
 Rules: those of `client/placing.py`. It begins where the log ends, and puts one batch behind the other; what nobody
 answered it sends again, and is told then where the log ends. One that is killed leaves nothing behind but what is under
-way; the next one looks where the log ends, and cuts the rest of the source into other batches.
+way; the next one looks where the log ends, and cuts the rest of the source into other batches. Now and then two are at
+it at once: what one has put is refused to the other, which ends there.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ NAME = "copied"
 ROWS = 320
 _AGAIN_US = 400_000
 _BATCH_ROWS = 6
+_BESIDE = 0.1  # of all batches: another program puts one there at the same moment
 _DAY_US = 86_400_000_000
 _ENDS_IT = (ErrorCode.OUT_OF_SEQUENCE, ErrorCode.BAD_REQUEST)
 
@@ -189,9 +191,26 @@ class Importing:
             self._trace("all is there")
             self._is_running = False
             return
-        rows = left[: 1 + int(self._random.random() * _BATCH_ROWS)]
-        behind = left[len(rows)].offset if len(left) > len(rows) else self._end
+        rows, behind = self._drawn(left)
+        if self._random.random() < _BESIDE:
+            self._put_beside(*self._drawn(left), end)
         self._send(run, rows, _message(rows, end, behind), behind, in_doubt=False)
+
+    def _drawn(self, left: list[SourceRow]) -> tuple[list[SourceRow], int]:
+        """The rows of the next batch, and up to where it covers."""
+        rows = left[: 1 + int(self._random.random() * _BATCH_ROWS)]
+        return rows, left[len(rows)].offset if len(left) > len(rows) else self._end
+
+    def _put_beside(self, rows: list[SourceRow], behind: int, end: int) -> None:
+        """One batch of another program, which was started by mistake, or was killed and had sent it."""
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"beside, up to {behind}: {kind_of(response)}")
+            if isinstance(response, AppendAtResponse):
+                self._stored(rows, behind, response)
+
+        request = AppendAtRequest(stream_id=StreamId(self._stream_id))
+        self._program().ask_leader(self._stream_id, 0, request, done, _message(rows, end, behind))
 
     def _send(self, run: int, rows: list[SourceRow], message: bytes, end: int, *, in_doubt: bool) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
