@@ -227,6 +227,7 @@ class Ruling:
     def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
         """What has not come to be since now: users with all rights, and all that was done told; empty: nothing."""
         missing = set(USERS)
+        self._rows.clear()  # what was read before may have been lost since
         turn = 0
 
         def left() -> str:
@@ -284,14 +285,16 @@ class Ruling:
         if any(row["act"] == "unknown" for row in self._rows):
             self._around.count("audits with gaps")
             return
-        self._around.count("audits")
         told = _folded(self._rows)
         for broker in self._around.brokers.values():
             if broker.node is None:
                 continue
             acted, users = looks.users(broker.node)
             there = {name: {str(rule) for rule in user.rules} for name, user in users.items()}
-            if acted == self._rows[-1]["index"] and there != told:
+            if acted != self._rows[-1]["index"]:
+                continue
+            self._around.count("audits")
+            if there != told:
                 raise ViolationError(f"{broker.name} has {there} at index {acted}, and {AUDIT_STREAM} tells {told}")
 
 
