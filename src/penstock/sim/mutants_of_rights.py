@@ -74,6 +74,12 @@ MUTANTS_OF_RIGHTS = (
         "                self._written = 0",
     ),
     Mutant(
+        "who altered a stream is not told",
+        _ACCESS,
+        "        return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())",
+        "        return command",
+    ),
+    Mutant(
         "rows that are there are put again",
         _APPENDING,
         "    if header.base_offset != log.log_end:",

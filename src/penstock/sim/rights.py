@@ -81,6 +81,7 @@ class Rights:
         self.acknowledged = 0  # the index of the last change of users that was answered
         self.names: dict[int, str] = {}  # stream id → name, of those that users with few rights use
         self.histories: dict[int, History] = {}  # the same, of their partition
+        self.altered: dict[tuple[str, int], str] = {}  # stream and segment_bytes of answered alterations → whose
         self._around = around
         self._users: dict[int, Users] = {}  # index of the last act → as they are from then on
         self._acted: dict[int, int] = {}  # broker → index of the last act

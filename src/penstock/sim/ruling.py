@@ -3,7 +3,7 @@
 | what must hold                                                              | is checked at               |
 |-----------------------------------------------------------------------------|-----------------------------|
 | a change that was acknowledged is in force on all brokers (see `rights`)    | an answer to anybody        |
-| every change that was acknowledged is told in `__audit`                     | the end, when all is mended |
+| every change that was acknowledged is told in `__audit`, and whose it was    | the end, when all is mended |
 | nothing is told there twice, and in the order in which it was done          | a read, and then            |
 | what is told there comes to the users that brokers have, rule by rule       | then, unless it has a gap   |
 
@@ -42,7 +42,7 @@ from penstock.node.audit import AUDIT_STREAM, audit_config
 from penstock.sim import looks
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
-from penstock.sim.logins import APP, Login
+from penstock.sim.logins import ADMIN, APP, Login
 from penstock.sim.minds import kind_of
 from penstock.sim.plan import Act
 from penstock.sim.plan import Operation as Planned
@@ -280,11 +280,14 @@ class Ruling:
         by_index = {row["index"]: row for row in self._rows}
         for index, (act, name) in self._acknowledged.items():
             row = by_index.get(index)
-            if row is not None and row["act"] != "unknown" and (row["act"], row.get("user")) != (act, name):
+            if row is None or row["act"] == "unknown":
+                continue
+            if (row["act"], row.get("user"), row.get("by")) != (act, name, ADMIN):
                 raise ViolationError(f"{AUDIT_STREAM} tells of {row} at {index}, which was {act} of {name!r}")
         if any(row["act"] == "unknown" for row in self._rows):
             self._around.count("audits with gaps")
             return
+        self._check_alterations()
         told = _folded(self._rows)
         for broker in self._around.brokers.values():
             if broker.node is None:
@@ -296,6 +299,15 @@ class Ruling:
             self._around.count("audits")
             if there != told:
                 raise ViolationError(f"{broker.name} has {there} at index {acted}, and {AUDIT_STREAM} tells {told}")
+
+    def _check_alterations(self) -> None:
+        """What users had altered, and heard of, is told, and of whom."""
+        altered = [row for row in self._rows if row["act"] == "alter_stream"]
+        told = {(row["stream"], row["changes"].get("segment_bytes"), row.get("by")) for row in altered}
+        for (name, segment_bytes), user in self._rights.altered.items():
+            if (name, segment_bytes, user) not in told:
+                raise ViolationError(f"{AUDIT_STREAM} does not tell that {user} gave {name} {segment_bytes}")
+            self._around.count("alterations that are told")
 
 
 def _folded(rows: list[dict[str, Any]]) -> dict[str, set[str]]:

@@ -21,6 +21,7 @@ from penstock.hot.group import Group
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
     AlterStreamRequest,
+    AlterStreamResponse,
     AppendRequest,
     AppendResponse,
     CommitOffsetsRequest,
@@ -189,7 +190,15 @@ class Tenants:
         self._altered += 1
         changes: dict[str, Any] = {"segment_bytes": _SEGMENT_BYTES + self._altered}
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
-        user.ask(request, self._told(user, request))
+        told = self._told(user, request)
+
+        def done(response: Response | RemoteError | None, raw: bytes) -> None:
+            told(response, raw)
+            if isinstance(response, AlterStreamResponse):
+                assert self._around.rights is not None
+                self._around.rights.altered[request.name, changes["segment_bytes"]] = user.name
+
+        user.ask(request, done)
 
     def _cut(self, user: Client, generation: Generation, history: History, chance: int) -> None:
         before = chance % (history.committed_end + 1)
