@@ -86,10 +86,12 @@ class Doors:
             login = self._logins[connection] = ServerHandshake(node.access, f"{self._broker.name}-{self._nonces:016}")
         try:
             answer: bytes | RemoteError = login.take(mechanism, data)
-        except RemoteError as error:
+        except RemoteError as refusal:
+            is_known = node.access.is_current
+            answer = why = refusal if is_known else RemoteError(ErrorCode.NOT_YET, "who there is, is not known")
             self._logins.pop(connection)
-            answer = error if node.access.is_current else RemoteError(ErrorCode.NOT_YET, "who there is, is not known")
             self._around.count("refused logins")
+            self._around.trace.add(self._broker.name, f"does not let {login.claimed} in: {why.code}")
         if login.who is not None:
             self._whos[connection] = login.who
             self._logins.pop(connection)

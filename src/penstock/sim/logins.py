@@ -28,7 +28,7 @@ class Login:
         self.name = name
         self._made = 0
         self._secrets: list[str] = []  # the newest first
-        self._tried = 0
+        self.tried = 0  # how often another one was shown
         self._nonces = 0
         self._next: Credential | None = None
 
@@ -39,7 +39,7 @@ class Login:
             secret = f"{self.name}, {self._made}"
             self._secrets.insert(0, secret)
             del self._secrets[_SECRETS_KEPT:]
-            self._tried = 0
+            self.tried = 0
             salt = sha256(secret.encode()).digest()[: limits.SALT_BYTES]
             keys = verifier_of(secret, salt, 1)
             self._next = Credential(_ID, CredentialKind.TOKEN, self._made, None, *keys)
@@ -53,13 +53,15 @@ class Login:
         """A login with what is shown now."""
         if not self._secrets:
             self.renewed()  # of somebody who is made already
-        secret = self._secrets[self._tried % len(self._secrets)]
+        secret = self._secrets[self.tried % len(self._secrets)]
         shown = Credentials(f"{self.name}/{_ID}", secret, is_token=True, iterations=TOKEN_ITERATIONS)
         return shown.proof(self._nonce)
 
-    def failed(self) -> None:
-        """It was not taken: show another one next."""
-        self._tried += 1
+    def has_another(self, tried: int) -> bool:
+        """That try was refused, on whichever broker: whether there is a secret that was not shown in this round."""
+        if self.tried == tried:
+            self.tried += 1
+        return self.tried % len(self._secrets) != 0
 
     def _nonce(self) -> str:
         self._nonces += 1

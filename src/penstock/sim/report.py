@@ -59,6 +59,7 @@ _ALWAYS = (
     "change_rules",
     "delete_user",
     "audits",
+    "alterations that are told",
     "rows put",
     "rows compared with their source",
     "killed importers",
@@ -78,7 +79,6 @@ _IN_A_CLUSTER = (
     "mended logs",
     "refused older copies",
     "requests that were not judged",
-    "batches that were there",
 )
 
 

@@ -86,10 +86,13 @@ class Client:
         if line.connection is not None:
             self._send(broker_id, line.connection, asked)
         elif not line.is_connecting:
-            line.is_connecting = True
-            self._network.connect(
-                self.name, f"b{broker_id}", partial(self._connected, broker_id), partial(self._lost, broker_id)
-            )
+            self._connect(broker_id, line)
+
+    def _connect(self, broker_id: int, line: _Line) -> None:
+        line.is_connecting = True
+        self._network.connect(
+            self.name, f"b{broker_id}", partial(self._connected, broker_id), partial(self._lost, broker_id)
+        )
 
     def ask_leader(self, stream_id: int, partition: int, request: Request, done: Done, raw: bytes = b"") -> None:
         """Ask who leads the partition, as far as is known; a broker that says who does is believed the next time."""
@@ -128,6 +131,7 @@ class Client:
 
     def _log_in(self, broker_id: int, connection: Connection, login: Login) -> None:
         line, doors, proof = self._lines[broker_id], self._brokers[broker_id].doors, login.proof()
+        tried = login.tried
 
         def challenged(answer: bytes | RemoteError) -> None:
             if isinstance(answer, RemoteError):
@@ -145,9 +149,11 @@ class Client:
             self._open(broker_id, connection)
 
         def failed(error: RemoteError) -> None:
-            if error.code == ErrorCode.UNAUTHENTICATED:
-                login.failed()
-            self._close(line, connection)
+            if error.code == ErrorCode.UNAUTHENTICATED and login.has_another(tried):
+                connection.close(by_source=True)
+                self._connect(broker_id, line)
+            else:
+                self._close(line, connection)
 
         connection.send(partial(doors.log_in, connection, proof.mechanism, proof.first(), challenged))
 
