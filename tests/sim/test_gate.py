@@ -7,7 +7,7 @@ import pytest
 from penstock.sim.run import run_seeds
 from tests.extent import needs_time
 
-SEEDS = range(4)
+SEEDS = range(5)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,11 @@ SEEDS = range(4)
     [
         ("acks before the sync", 1),
         ("committed_end counts nobody of the ISR but the leader", 3),
+        ("a broker goes by the rules that it found first", 3),
+        ("rows that are put get the time of now", 3),
+        pytest.param("a change of users is answered before all brokers go by it", 3, marks=needs_time),
+        pytest.param("who may append is looked at when it is appended", 3, marks=needs_time),
+        pytest.param("who leads the audit next tells again what was told", 3, marks=needs_time),
         pytest.param("a follower shows what it has", 3, marks=needs_time),
         pytest.param("a broker that leads one partition keeps all keys", 3, marks=needs_time),
     ],

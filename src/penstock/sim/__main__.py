@@ -21,6 +21,7 @@ _OBSERVED_BROKERS = 5  # two more than replicas: so many that observers come and
 _BAR_CHARS = 30
 _SHOWN_FAILURES_MAX = 10
 KEPT = "tests/sim/kept"
+_OF_CLUSTERS = (*mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_RIGHTS, *mutants.MUTANTS_OF_OBSERVERS)
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -41,7 +42,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.seed is not None and options.plan is not None:
         parser.error("--seed and --plan both say what to run")
-    known = (*mutants.MUTANTS, *mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_OBSERVERS)
+    known = (*mutants.MUTANTS, *_OF_CLUSTERS)
     if options.mutant not in (None, *(one.name for one in known)):
         parser.error(f"no mutant is called {options.mutant!r}")
     if options.save is not None and options.seed is None and options.plan is None:
@@ -116,8 +117,7 @@ def _explain(failed: Result, options: argparse.Namespace) -> None:
 
 def _mutants(options: argparse.Namespace) -> int:
     survived = 0
-    of_clusters = (*mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_OBSERVERS)
-    wanted = (*mutants.MUTANTS, *(of_clusters if options.brokers > 1 else ()))
+    wanted = (*mutants.MUTANTS, *(_OF_CLUSTERS if options.brokers > 1 else ()))
     for mutant in wanted if options.mutant is None else (mutants.named(options.mutant),):
         seeds = range(options.first, options.first + options.seeds)
         brokers = 1 if mutant in mutants.MUTANTS else options.brokers  # what one broker shows is seen soonest there

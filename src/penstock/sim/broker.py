@@ -19,23 +19,24 @@ from random import Random
 
 import msgspec
 
-from penstock.base.errors import ErrorCode, PenstockError, RemoteError
+from penstock.base.errors import PenstockError
 from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
-from penstock.messages import ReplicaFetchResponse, Request, Response
+from penstock.messages import Request
 from penstock.node.belonging import OLDER_COPY
 from penstock.node.node import Node
 from penstock.node.settings import Settings
-from penstock.node.step import Answers, DiskWork, Reply, Step
-from penstock.node.wording import not_read
+from penstock.node.step import Answers, DiskWork, Step
 from penstock.sim import looks
 from penstock.sim.disk import Disk, PowerCut
+from penstock.sim.doors import Doors
 from penstock.sim.keys import encrypted
 from penstock.sim.link import Link
+from penstock.sim.logins import first_user
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Connection, Network
-from penstock.sim.payloads import CutShortError, bytes_of
 from penstock.sim.peers import Answer, PeerLinks
+from penstock.sim.rights import Rights
 from penstock.sim.scheduler import Call, Clock, Scheduler, Timer
 from penstock.sim.trace import Trace
 from penstock.sim.wakes import Wakes
@@ -45,16 +46,7 @@ _LEAVE_US = 3_000_000
 _STOP_US = 8_000_000
 _STOPPED = "stopped"
 _DRAINED = -1  # the token of the barrier that ends a drain
-_FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.STALE_INCARNATION})
 _RESTART_US = (300_000, 2_000_000)
-
-
-@dataclass(slots=True, eq=False)
-class Caller:
-    """Who asked, and where the answer goes; it arrives if the connection still lives."""
-
-    connection: Connection
-    answer: Answer
 
 
 @dataclass(slots=True)
@@ -78,6 +70,7 @@ class Surroundings:
     watchers: Watchers
     counters: Counter[str] = field(default_factory=Counter)
     brokers: dict[str, SimBroker] = field(default_factory=dict)  # by name
+    rights: Rights | None = None  # None: nobody has to log in
 
     def count(self, what: str, number: int = 1) -> None:
         """One more of it."""
@@ -99,6 +92,7 @@ class SimBroker:
         self.run = 0  # how many times it was started
         self.is_stopping = False
         self.wants_to_run = True
+        self.doors = Doors(self, around)
         self._around = around
         self._random = random
         self._link: Link | None = None
@@ -110,7 +104,6 @@ class SimBroker:
         self._timer: Timer | None = None
         self._timer_us = 0
         self._wakes = Wakes(self.name)
-        self._callers: dict[Connection, dict[Caller, None]] = {}
         self._drained: Call = lambda: None  # what comes once NATS has confirmed the end of the subscriptions
 
     # Life
@@ -127,7 +120,14 @@ class SimBroker:
         around = self._around
         self._link = Link(self.name, self, around.network, around.nats, self._random)
         self._peers = PeerLinks(
-            self.name, node, self.clock, around.network, self._random, event=self.event, ask=self._ask_peer
+            self.name,
+            node,
+            self.clock,
+            around.network,
+            self._random,
+            event=self.event,
+            ask=self._ask_peer,
+            are_proven=around.rights is not None,
         )
         try:
             step = node.start(self.clock.now())
@@ -156,7 +156,7 @@ class SimBroker:
         return self._link is not None and self._link.is_up
 
     def _settings(self) -> Settings:
-        brokers = self._around.brokers
+        brokers, is_guarded = self._around.brokers, self._around.rights is not None
         voters = {BrokerId(one.broker_id): one.address for one in brokers.values()} if len(brokers) > 1 else {}
         return Settings(
             broker_id=BrokerId(self.broker_id),
@@ -169,13 +169,16 @@ class SimBroker:
             scrub_interval_ms=15_000,
             encrypted=encrypted(self.disk.vfs, self.name, self.run),
             nats_urls=self.nats_urls,
+            proves_brokers=is_guarded,
+            requires_login=is_guarded,
+            first_user=first_user if is_guarded else None,
         )
 
     def _begin(self, step: Step) -> None:
         self._do(step)
         assert self._link is not None
         self._link.start()
-        self._around.network.listen(self.name, self._accept)
+        self._around.network.listen(self.name, self.doors.accept)
         self._timer_us = 0
 
     def crash(self) -> None:
@@ -212,7 +215,7 @@ class SimBroker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._callers.clear()
+        self.doors.clear()
         self._waiting.clear()
         self._paused = False
         node, self.node = self.node, None
@@ -312,55 +315,12 @@ class SimBroker:
 
     # Requests
 
-    def _accept(self, connection: Connection) -> None:
-        self._callers[connection] = {}
-        connection.target_lost = lambda: self.event(lambda: self._gone(connection))
-
-    def _gone(self, connection: Connection) -> None:
-        assert self.node is not None
-        callers = self._callers.pop(connection, None)
-        if callers:
-            self.node.gone(list(callers))
-
     def _ask_peer(self, name: str, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
-        self._around.brokers[name].ask(connection, request, raw, answer)
+        self._around.brokers[name].doors.ask(connection, request, raw, answer)
 
     def ask(self, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
         """A request that came over `connection`; `answer` is called at the other end."""
-        if connection not in self._callers:
-            return  # of an earlier run
-        self.event(partial(self._asked, connection, request, raw, answer))
-
-    def _asked(self, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
-        callers = self._callers.get(connection)
-        if callers is None or self.node is None:
-            return
-        caller = Caller(connection, answer)
-        callers[caller] = None
-        self.node.request(caller, request, raw, self.clock.now())
-
-    def _reply(self, reply: Reply) -> None:
-        caller = reply.caller
-        assert isinstance(caller, Caller)
-        callers = self._callers.get(caller.connection)
-        if callers is None:
-            return  # gone meanwhile
-        assert caller in callers, f"answered twice: {reply}"
-        del callers[caller]
-        response, answer = reply.response, caller.answer
-        try:
-            raw = bytes_of(reply.payload)
-        except CutShortError as error:
-            self._trace(f"closes {caller.connection.source}: {error}")
-            self._around.count("answers that were cut short")
-            caller.connection.cut()
-            return
-        except OSError as error:  # retention was quicker
-            raw, response = b"", not_read(error)
-        if (refusal := _refusal_in(response)) in _FENCED:
-            self._trace(f"refuses: {refusal}")
-            self._around.count("fenced requests")
-        caller.connection.send_back(partial(answer, response, raw))
+        self.doors.ask(connection, request, raw, answer)
 
     # Carrying out
 
@@ -371,7 +331,7 @@ class SimBroker:
             self._around.watchers.answered(self, step.publish)
             self._link.answer(step.publish)
         for reply in step.replies:
-            self._reply(reply)
+            self.doors.reply(reply)
         for request in step.peers:
             self._peers.send(request)
         for broker_id, address in step.peer_addresses:
@@ -481,12 +441,3 @@ class SimBroker:
 
     def _trace(self, what: str) -> None:
         self._around.trace.add(self.name, what)
-
-
-def _refusal_in(response: Response | RemoteError) -> str:
-    """The first refusal of an answer; empty if there is none."""
-    if isinstance(response, RemoteError):
-        return response.code
-    if isinstance(response, ReplicaFetchResponse):
-        return next((news.error for news in response.partitions if news.error), "")
-    return ""

@@ -51,6 +51,7 @@ from penstock.messages import (
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
 from penstock.sim.grouping import Groups
+from penstock.sim.guests import Guests
 from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.producing import Producers
@@ -100,6 +101,7 @@ class Clients:
         random: Random,
         way: dict[str, Any],
         hidden: frozenset[int],
+        guests: Guests,
     ) -> None:
         """`way`: one of `split.WAYS`. `hidden`: of which slots the streams are encrypted."""
         self._way = way
@@ -135,6 +137,8 @@ class Clients:
             **self.groups.acts,
             **self.publishing.acts,
         }
+        guests.settle(refusals, self.groups, programs, self._program)
+        self._acts |= guests.acts
 
     def do(self, operation: Operation) -> None:
         """One operation of the plan."""

@@ -121,6 +121,11 @@ class Groups:
         self._is_busy = False  # the one without members waits for an answer
         self._last = 0  # what it has committed last
 
+    @property
+    def offsets(self) -> tuple[int, int] | None:
+        """The stream that holds the offsets of groups, and how many partitions it has; None: not known yet."""
+        return (self._stream_id, self._partitions) if self._stream_id else None
+
     def _trace(self, what: str) -> None:
         self._around.trace.add("group", what)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from hashlib import sha256
 from typing import NamedTuple
 
+from penstock.access import User
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
@@ -319,6 +320,18 @@ def misplaced(node: Node) -> str | None:
             if own in partition.observers and there is not None and there.leadership is not None:
                 return f"{state.name} partition {number}: it observes, and leads: {partition}"
     return None
+
+
+def users(node: Node) -> tuple[int, Mapping[str, User]]:
+    """The index of the last act that the broker has heard of, and who there is since then."""
+    image = node._cluster.image
+    return image.acted, image.users
+
+
+def segment_bytes(node: Node, name: str) -> int:
+    """Of a stream, as the broker knows; 0: it knows of none."""
+    image = node._cluster.image
+    return image.by_name(name).config.segment_bytes if name in image.names else 0
 
 
 def image_digest(node: Node) -> str:

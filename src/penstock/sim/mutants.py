@@ -1,10 +1,11 @@
 """Mistakes that the simulator must find: each a patch of one line or two of the source; see `planting`.
 
-This module imports nothing of ours but that.
+This module imports nothing of ours but that, and more of them: `mutants_of_rights`.
 """
 
 from __future__ import annotations
 
+from penstock.sim.mutants_of_rights import MUTANTS_OF_RIGHTS as MUTANTS_OF_RIGHTS
 from penstock.sim.planting import Mutant, plant
 
 _RULES = "penstock.replication.rules"
@@ -408,7 +409,7 @@ def named(name: str) -> Mutant:
     """The mutant of this name."""
     return next(
         mutant
-        for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
+        for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
         if mutant.name == name
     )
 

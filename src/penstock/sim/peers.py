@@ -37,7 +37,10 @@ class PeerLinks:
         *,
         event: Callable[[Call], None],
         ask: Ask,
+        are_proven: bool = False,
     ) -> None:
+        """`are_proven`: brokers have shown each other that they know their secret."""
+        self._are_proven = are_proven
         self._name = name
         self._node = node
         self._clock = clock
@@ -107,7 +110,7 @@ class PeerLinks:
             self._later(broker_id, name)
             return
         self._up[broker_id] = connection
-        self._node.peer_up(BrokerId(broker_id), self._clock.now())
+        self._node.peer_up(BrokerId(broker_id), self._clock.now(), is_proven=self._are_proven)
 
     def _lost(self, broker_id: int, connection: Connection) -> None:
         if self._up.get(broker_id) is not connection:

@@ -21,6 +21,9 @@ SPLIT_OPERATIONS = 400
 GROUP_OPERATIONS = 120
 RUN_OPERATIONS = 90
 GROW_OPERATIONS = 3
+USER_OPERATIONS = 700
+IMPORT_OPERATIONS = 60
+_WITH_USERS = 1 / 3  # of all seeds; and the same share, drawn apart, with an import
 
 
 class Act(StrEnum):
@@ -42,6 +45,9 @@ class Act(StrEnum):
     POSITION = "position"  # where is a group?
     RUN = "run"  # a driver stages rows, and publishes them
     GROW = "grow"  # a stream gets more partitions
+    ASK = "ask"  # a user with few rights asks for something
+    RULE = "rule"  # an administrator gives rules, takes them away, rotates a secret, deletes a user
+    IMPORT = "import"  # a program brings rows with their offsets and times, is killed, or looks at what is there
 
 
 _ACTS = (
@@ -67,6 +73,13 @@ _GROUP_ACTS = (
 _RUN_ACTS = ((Act.RUN, 1),)
 
 _GROW_ACTS = ((Act.GROW, 1),)
+
+_USER_ACTS = (
+    (Act.ASK, 9),
+    (Act.RULE, 2),
+)
+
+_IMPORT_ACTS = ((Act.IMPORT, 1),)
 
 _KEYED_ACTS = (
     (Act.PUBLISH, 100),
@@ -233,6 +246,10 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
     operations += _drawn_apart(seed, "growth", end_us, split_slot, _GROW_ACTS, GROW_OPERATIONS)
     operations += _drawn_apart(seed, "groups", end_us, shared_slot, _GROUP_ACTS, GROUP_OPERATIONS)
     operations += _drawn_apart(seed, "runs", end_us, shared_slot, _RUN_ACTS, RUN_OPERATIONS)
+    if _is_drawn(seed, "with users"):
+        operations += _drawn_apart(seed, "users", end_us, 0, _USER_ACTS, USER_OPERATIONS)
+    if _is_drawn(seed, "with an import"):
+        operations += _drawn_apart(seed, "import", end_us, 0, _IMPORT_ACTS, IMPORT_OPERATIONS)
     faults: list[Fault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
@@ -247,6 +264,11 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         broker_id = 1 + int(random.random() * brokers)
         faults.append(Fault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
     return Plan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
+
+
+def _is_drawn(seed: int, what: str) -> bool:
+    """Whether a seed has what only some have: the others' plans are what they were before there was such a thing."""
+    return Random(f"{seed} {what}").random() < _WITH_USERS  # noqa: S311 (nothing secret)
 
 
 def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:

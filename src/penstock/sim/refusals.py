@@ -45,6 +45,8 @@ _NOT_APPENDED = frozenset(
         ErrorCode.NOT_YET,
         ErrorCode.KEY_ELSEWHERE,
         ErrorCode.KEY_MOVING,
+        ErrorCode.NOT_AUTHORIZED,
+        ErrorCode.UNAUTHENTICATED,
     }
 )
 

@@ -49,6 +49,20 @@ _ALWAYS = (
     "killed drivers",
     "batches that were looked at",
     "messages in turn",
+    "logins",
+    "refused logins",
+    "requests of users",
+    "denied requests",
+    "appends of users",
+    "groups that did not move",
+    "rotated secrets",
+    "change_rules",
+    "delete_user",
+    "audits",
+    "alterations that are told",
+    "rows put",
+    "rows compared with their source",
+    "killed importers",
     "failed logs",
     "fenced logs",
 )
@@ -64,6 +78,7 @@ _IN_A_CLUSTER = (
     "replaced disks",
     "mended logs",
     "refused older copies",
+    "requests that were not judged",
 )
 
 

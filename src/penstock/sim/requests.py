@@ -1,7 +1,9 @@
 """A client's side of the request API: asks any broker, over connections that may break.
 
 Rules: whoever asks is answered once: by the broker, or by `None` if the connection broke or the time is up; what became
-of the request is then unknown. A client keeps one connection to each broker, and follows `not_leader`.
+of the request is then unknown. A client keeps one connection to each broker, and follows `not_leader`. Where it has
+something to log in with, it does so first on each connection; one on which it is nobody any more it closes, with all
+that is under way there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from random import Random
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import Request, Response
 from penstock.sim.broker import SimBroker
+from penstock.sim.logins import Login
 from penstock.sim.network import Connection, Network
 
 Done = Callable[[Response | RemoteError | None, bytes], None]
@@ -50,8 +53,19 @@ class _Line:
 class Client:
     """One client program."""
 
-    def __init__(self, name: str, network: Network, brokers: Mapping[int, SimBroker], random: Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        brokers: Mapping[int, SimBroker],
+        random: Random,
+        login: Login | None = None,
+        known: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`known`: the index of the last change of users that was acknowledged, to anybody."""
         self.name = name
+        self.login = login
+        self._known = known
         self._network = network
         self._brokers = brokers
         self._random = random
@@ -72,10 +86,13 @@ class Client:
         if line.connection is not None:
             self._send(broker_id, line.connection, asked)
         elif not line.is_connecting:
-            line.is_connecting = True
-            self._network.connect(
-                self.name, f"b{broker_id}", partial(self._connected, broker_id), partial(self._lost, broker_id)
-            )
+            self._connect(broker_id, line)
+
+    def _connect(self, broker_id: int, line: _Line) -> None:
+        line.is_connecting = True
+        self._network.connect(
+            self.name, f"b{broker_id}", partial(self._connected, broker_id), partial(self._lost, broker_id)
+        )
 
     def ask_leader(self, stream_id: int, partition: int, request: Request, done: Done, raw: bytes = b"") -> None:
         """Ask who leads the partition, as far as is known; a broker that says who does is believed the next time."""
@@ -100,9 +117,50 @@ class Client:
         if connection is None:
             self._fail(line)
             return
+        if self.login is None:
+            self._open(broker_id, connection)
+        else:
+            line.is_connecting = True
+            self._log_in(broker_id, connection, self.login)
+
+    def _open(self, broker_id: int, connection: Connection) -> None:
+        line = self._lines[broker_id]
         line.connection = connection
         for asked in line.asked:
             self._send(broker_id, connection, asked)
+
+    def _log_in(self, broker_id: int, connection: Connection, login: Login) -> None:
+        line, doors, proof = self._lines[broker_id], self._brokers[broker_id].doors, login.proof()
+        tried = login.tried
+
+        def challenged(answer: bytes | RemoteError) -> None:
+            if isinstance(answer, RemoteError):
+                failed(answer)
+                return
+            final = proof.prove(answer)
+            connection.send(partial(doors.log_in, connection, proof.mechanism, final, finished))
+
+        def finished(answer: bytes | RemoteError) -> None:
+            if isinstance(answer, RemoteError):
+                failed(answer)
+                return
+            proof.check(answer)
+            line.is_connecting = False
+            self._open(broker_id, connection)
+
+        def failed(error: RemoteError) -> None:
+            if error.code == ErrorCode.UNAUTHENTICATED and login.has_another(tried):
+                connection.close(by_source=True)
+                self._connect(broker_id, line)
+            else:
+                self._close(line, connection)
+
+        connection.send(partial(doors.log_in, connection, proof.mechanism, proof.first(), challenged))
+
+    def _close(self, line: _Line, connection: Connection) -> None:
+        connection.close(by_source=True)
+        line.connection, line.is_connecting = None, False
+        self._fail(line)
 
     def _send(self, broker_id: int, connection: Connection, asked: _Asked) -> None:
         broker, line = self._brokers[broker_id], self._lines[broker_id]
@@ -110,12 +168,15 @@ class Client:
         def answered(response: Response | RemoteError, raw: bytes) -> None:
             line.asked.pop(asked, None)
             asked.answer(response, raw)
+            is_nobody = isinstance(response, RemoteError) and response.code == ErrorCode.UNAUTHENTICATED
+            if is_nobody and line.connection is connection:
+                self._close(line, connection)
 
-        connection.send(partial(broker.ask, connection, asked.request, asked.raw, answered))
+        connection.send(partial(broker.doors.ask, connection, asked.request, asked.raw, answered, self._known()))
 
     def _lost(self, broker_id: int) -> None:
         line = self._lines[broker_id]
-        line.connection = None
+        line.connection, line.is_connecting = None, False
         self._fail(line)
 
     @staticmethod

@@ -42,6 +42,12 @@ class Rows:
             view = view[len(batch) :]
 
 
+def subjects_of(raw: bytes) -> frozenset[bytes]:
+    """On which subjects the rows of one batch are."""
+    found = _strings(codec.buffers(memoryview(raw)), _SUBJECTS, codec.read_header(raw).count)
+    return frozenset(subject or b"" for subject in found)
+
+
 def _strings(buffers: Sequence[memoryview], at: int, count: int) -> list[bytes | None]:
     """A column, whose buffers begin there."""
     is_there, ends, data = buffers[at], buffers[at + 1].cast("i"), bytes(buffers[at + 2])

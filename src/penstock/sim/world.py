@@ -21,6 +21,7 @@ from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.checks import Checks, History
 from penstock.sim.clients import LATER_SLOTS, SLOTS, Clients
 from penstock.sim.faults import Faults
+from penstock.sim.guests import Guests
 from penstock.sim.keys import encrypted_slots
 from penstock.sim.minds import Consumer
 from penstock.sim.nats import NatsServer
@@ -28,7 +29,6 @@ from penstock.sim.network import Network
 from penstock.sim.observing import Observing
 from penstock.sim.plan import Plan
 from penstock.sim.refusals import Refusals
-from penstock.sim.requests import Client
 from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.split import WAYS
 from penstock.sim.trace import Trace
@@ -86,14 +86,13 @@ class World:
             clock = Clock(self._scheduler, _either_way(skews, _SKEW_PPM_MAX), _either_way(skews, _OFFSET_US_MAX))
             self.brokers[broker_id] = SimBroker(self._around, broker_id, self._random(f"b{broker_id}"), clock)
         self._around.brokers.update({broker.name: broker for broker in self.brokers.values()})
-        programs = [
-            Client(f"c{number}", self._network, self.brokers, self._random(f"c{number}"))
-            for number in range(1, _CLIENTS + 1)
-        ]
+        self._guests = Guests(plan, self._around, self.checks, self.brokers, self._random)
+        self._around.rights = self._guests.rights
+        programs = self._guests.programs(_CLIENTS)
         way = WAYS[int(self._random("split").random() * len(WAYS))]
         hidden = encrypted_slots(SLOTS, self._random("encryption"))
         self._clients = Clients(
-            self._around, self.checks, self._refusals, programs, self._random("clients"), way, hidden
+            self._around, self.checks, self._refusals, programs, self._random("clients"), way, hidden, self._guests
         )
         self._faults = Faults(
             self._around, self.brokers, self._damaged, self._is_needed, publish=self._clients.publish_split
@@ -140,6 +139,7 @@ class World:
         for slot in range(SLOTS):
             if slot not in LATER_SLOTS or any(operation.slot == slot for operation in plan.operations):
                 self._clients.create(slot)
+        self._guests.start()
         for operation in plan.operations:
             scheduler.at(operation.at_us, lambda one=operation: self._clients.do(one))  # type: ignore[misc]
         for fault in plan.faults:
@@ -154,6 +154,7 @@ class World:
         self._live_again()
         self._audit()
         self._clients.publishing.check()
+        self._guests.check()
 
     # What happens to brokers
 
@@ -166,6 +167,8 @@ class World:
         self._agreement.acted(broker, standing)
         for history, look in self.checks.acted(broker, standing):
             self._agreement.committed(history, broker, look)
+        if self._guests.rights is not None:
+            self._guests.rights.acted(broker)
         self._faults.aims.acted(broker)
 
     def _started(self, broker: SimBroker) -> None:
@@ -175,6 +178,8 @@ class World:
 
     def _ended(self, broker: SimBroker, by_power_loss: bool) -> None:
         self.checks.ended(broker, by_power_loss=by_power_loss)
+        if self._guests.rights is not None:
+            self._guests.rights.ended(broker)
 
     def _answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
         self._refusals.answered(broker, answers)
@@ -258,7 +263,7 @@ class World:
             if self.checks.subjects.get(stream_id) == OFFSETS_SUBJECT:
                 self._around.count("unclean elections")
                 self._clients.groups.allow_unclean_election()
-            elif self._clients.publishing.allow_unclean_election(stream_id):
+            elif any(one.allow_unclean_election(stream_id) for one in (self._clients.publishing, self._guests)):
                 self._around.count("unclean elections")
             elif (generation := self._clients.of(stream_id)) is not None:
                 self._around.count("unclean elections")
@@ -287,12 +292,14 @@ class World:
         self._clients.groups.go_on()
         groups_wait = self._clients.groups.waits_for(self._is_stuck)
         drivers_wait = self._clients.publishing.waits_for(self._is_stuck)
+        guests_wait = self._guests.waits_for(self._is_stuck)
+        waiting = ""
 
-        unmended = ""
+        unmended = ""  # looked for once a turn, as is what guests wait for
 
         def try_all() -> None:
-            nonlocal unmended
-            unmended = self._unmended()
+            nonlocal unmended, waiting
+            unmended, waiting = self._unmended(), guests_wait()
             for slot, partition in list(left):
                 generation = self._clients.generations[slot]
                 if generation is None or not generation.stream_id:
@@ -316,13 +323,13 @@ class World:
                 self._scheduler.after(_TRY_US, try_all)
 
         def is_over() -> bool:
-            return not (left or unmended or groups_wait() or drivers_wait())
+            return not (left or unmended or waiting or groups_wait() or drivers_wait())
 
         self._scheduler.after(_TRY_US, try_all)
         self._scheduler.run_until(began_us + LIVENESS_US, is_over)
         if not is_over():
             slots = (f"s{slot}/{partition}" for slot, partition in left)
-            which = ", ".join(filter(None, (*slots, unmended, groups_wait(), drivers_wait())))
+            which = ", ".join(filter(None, (*slots, unmended, waiting, groups_wait(), drivers_wait())))
             raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: {which}")
 
     def _unmended(self) -> str:
@@ -347,7 +354,7 @@ class World:
     def _audit(self) -> None:
         """Read everything once more."""
         auditors = []
-        for generation in self._clients.generations:
+        for generation in (*self._clients.generations, *self._guests.generations):
             if generation is None:
                 continue
             for partition in range(generation.config.partitions):

@@ -9,13 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.mutants import CLUSTER_MUTANTS, MUTANTS, MUTANTS_OF_DISKS, MUTANTS_OF_OBSERVERS
+from penstock.sim.mutants import (
+    CLUSTER_MUTANTS,
+    MUTANTS,
+    MUTANTS_OF_DISKS,
+    MUTANTS_OF_OBSERVERS,
+    MUTANTS_OF_RIGHTS,
+)
 from penstock.sim.planting import Mutant
 from tests.extent import needs_time
 
 
 @pytest.mark.parametrize(
-    "mutant", [*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS], ids=lambda mutant: mutant.name
+    "mutant",
+    [*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS],
+    ids=lambda mutant: mutant.name,
 )
 def test_its_text_is_there_once_and_what_replaces_it_compiles(mutant: Mutant) -> None:
     for patch in mutant.patches:

@@ -1,0 +1,153 @@
+"""What comes to one broker over connections, and what goes back: logins, requests, answers.
+
+Rules: those of the real driver. A connection is nobody's until somebody has proved on it who he is, by the real
+exchange, and stays his; what another broker asks is asked by a broker. An answer arrives if its connection still lives.
+The nonces of logins are counted: who is let in does not depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.access.handshake import Principal, ServerHandshake
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import ReplicaFetchResponse, Request, Response
+from penstock.node.metadata_link import THE_BROKER
+from penstock.node.step import Reply
+from penstock.node.wording import not_read
+from penstock.sim.network import Connection
+from penstock.sim.payloads import CutShortError, bytes_of
+from penstock.sim.peers import Answer
+
+if TYPE_CHECKING:
+    from penstock.sim.broker import SimBroker, Surroundings
+    from penstock.sim.rights import Asked
+
+Told = Callable[[bytes | RemoteError], None]
+_FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.STALE_INCARNATION})
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """Who asked, and where the answer goes. `asked`: what is held against that; None: nothing."""
+
+    connection: Connection
+    answer: Answer
+    asked: Asked | None = None
+
+
+class Doors:
+    """Of one broker."""
+
+    def __init__(self, broker: SimBroker, around: Surroundings) -> None:
+        self._broker = broker
+        self._around = around
+        self._callers: dict[Connection, dict[Caller, None]] = {}
+        self._whos: dict[Connection, Principal] = {}
+        self._logins: dict[Connection, ServerHandshake] = {}
+        self._nonces = 0
+
+    def clear(self) -> None:
+        """The run is over."""
+        self._callers.clear()
+        self._whos.clear()
+        self._logins.clear()
+
+    def accept(self, connection: Connection) -> None:
+        """Somebody has connected."""
+        self._callers[connection] = {}
+        connection.target_lost = lambda: self._broker.event(lambda: self._gone(connection))
+
+    def _gone(self, connection: Connection) -> None:
+        assert self._broker.node is not None
+        self._whos.pop(connection, None)
+        self._logins.pop(connection, None)
+        callers = self._callers.pop(connection, None)
+        if callers:
+            self._broker.node.gone(list(callers))
+
+    # Logins
+
+    def log_in(self, connection: Connection, mechanism: str, data: bytes, told: Told) -> None:
+        """One message of a login; `told` hears the answer at the other end."""
+        if connection in self._callers:
+            self._broker.event(partial(self._take, connection, mechanism, data, told))
+
+    def _take(self, connection: Connection, mechanism: str, data: bytes, told: Told) -> None:
+        node = self._broker.node
+        if node is None or connection not in self._callers:
+            return
+        self._nonces += 1
+        login = self._logins.get(connection)
+        if login is None:
+            login = self._logins[connection] = ServerHandshake(node.access, f"{self._broker.name}-{self._nonces:016}")
+        try:
+            answer: bytes | RemoteError = login.take(mechanism, data)
+        except RemoteError as refusal:
+            is_known = node.access.is_current
+            answer = why = refusal if is_known else RemoteError(ErrorCode.NOT_YET, "who there is, is not known")
+            self._logins.pop(connection)
+            self._around.count("refused logins")
+            self._around.trace.add(self._broker.name, f"does not let {login.claimed} in: {why.code}")
+        if login.who is not None:
+            self._whos[connection] = login.who
+            self._logins.pop(connection)
+            self._around.count("logins")
+        connection.send_back(partial(told, answer))
+
+    # Requests
+
+    def ask(self, connection: Connection, request: Request, raw: bytes, answer: Answer, since: int = 0) -> None:
+        """A request; `answer` is called at the other end. `since`: what its sender knew to be agreed on, of rights."""
+        if connection in self._callers:  # else of an earlier run
+            self._broker.event(partial(self._asked, connection, request, raw, answer, since))
+
+    def _asked(self, connection: Connection, request: Request, raw: bytes, answer: Answer, since: int) -> None:
+        callers, broker = self._callers.get(connection), self._broker
+        if callers is None or broker.node is None:
+            return
+        is_broker = connection.source in self._around.brokers
+        who = THE_BROKER if is_broker else self._whos.get(connection)
+        caller = Caller(connection, answer)
+        callers[caller] = None
+        if not is_broker and (rights := self._around.rights) is not None:
+            caller.asked = rights.asks(broker, who, request, raw, since)
+        broker.node.request(caller, request, raw, broker.clock.now(), who)
+
+    def reply(self, reply: Reply) -> None:
+        """What the node answers."""
+        caller = reply.caller
+        assert isinstance(caller, Caller)
+        callers = self._callers.get(caller.connection)
+        if callers is None:
+            return  # gone meanwhile
+        assert caller in callers, f"answered twice: {reply}"
+        del callers[caller]
+        response, answer, broker = reply.response, caller.answer, self._broker
+        if caller.asked is not None and self._around.rights is not None:
+            self._around.rights.answered(broker, caller.asked, response)
+        try:
+            raw = bytes_of(reply.payload)
+        except CutShortError as error:
+            self._around.trace.add(broker.name, f"closes {caller.connection.source}: {error}")
+            self._around.count("answers that were cut short")
+            caller.connection.cut()
+            return
+        except OSError as error:  # retention was quicker
+            raw, response = b"", not_read(error)
+        if (refusal := _refusal_in(response)) in _FENCED:
+            self._around.trace.add(broker.name, f"refuses: {refusal}")
+            self._around.count("fenced requests")
+        caller.connection.send_back(partial(answer, response, raw))
+
+
+def _refusal_in(response: Response | RemoteError) -> str:
+    """The first refusal of an answer; empty if there is none."""
+    if isinstance(response, RemoteError):
+        return response.code
+    if isinstance(response, ReplicaFetchResponse):
+        return next((news.error for news in response.partitions if news.error), "")
+    return ""

@@ -1,0 +1,108 @@
+"""Who comes only in some worlds, as the plan has it: users with few rights and who rules them; a program that imports.
+
+Rules: a plan without their operations happens as it did before there was such a thing. Where there are users, everybody
+logs in from the first moment: the programs of all other clients do, too, one as the administrator who is made at
+set-up, one as a user who may do all but administer and keeps that right, so that nothing may be refused to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from penstock.sim.broker import SimBroker, Surroundings
+from penstock.sim.checks import Checks, History
+from penstock.sim.grouping import Groups
+from penstock.sim.importing import Importing
+from penstock.sim.logins import ADMIN, APP, Login
+from penstock.sim.minds import Generation
+from penstock.sim.plan import Act, Operation, Plan
+from penstock.sim.refusals import Refusals
+from penstock.sim.requests import Client
+from penstock.sim.rights import Rights
+from penstock.sim.ruling import USERS, Ruling
+from penstock.sim.tenants import Tenants
+
+_NOBODY = "nobody"
+
+
+class Guests:
+    """Of one run. `programs` first; `settle` once all else is there."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        around: Surroundings,
+        checks: Checks,
+        brokers: Mapping[int, SimBroker],
+        random: Callable[[str], Random],
+    ) -> None:
+        acts = {operation.act for operation in plan.operations}
+        self.acts: dict[Act, Callable[[Operation], None]] = {}
+        self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
+        self._imports = Act.IMPORT in acts
+        self._around = around
+        self._checks = checks
+        self._brokers = brokers
+        self._random = random
+        self._logins = {name: Login(name) for name in (APP, *USERS)}
+        self._ruling: Ruling | None = None
+        self._tenants: Tenants | None = None
+        self._importing: Importing | None = None
+
+    def programs(self, count: int) -> list[Client]:
+        """Those of all other clients: c1, c2, and so on; where there are users, c1 is the administrator's."""
+        logins = [None] * count if self.rights is None else [Login(ADMIN), *[self._logins[APP]] * (count - 1)]
+        return [self._program(f"c{number}", login) for number, login in enumerate(logins, 1)]
+
+    def _program(self, name: str, login: Login | None) -> Client:
+        rights = self.rights
+        known = (lambda: 0) if rights is None else (lambda: rights.acknowledged)
+        return Client(name, self._around.network, self._brokers, self._random(name), login, known)
+
+    def settle(self, refusals: Refusals, groups: Groups, programs: list[Client], program: Callable[[], Client]) -> None:
+        """`programs`: those that were made; `program`: any of them."""
+        if self.rights is not None:
+            users = [self._program(name, self._logins[name]) for name in USERS]
+            self._users = [*users, self._program(_NOBODY, None)]
+            admin = self._program(ADMIN, Login(ADMIN))
+            self._ruling = Ruling(self._around, self._checks, admin, self._logins, self._random("ruling"))
+            self._tenants = Tenants(self._around, self._checks, refusals, self._users, groups, program)
+            self.acts |= self._ruling.acts | self._tenants.acts
+        if self._imports:
+            ruler = lambda: programs[0]  # noqa: E731 (who may put rows with their offsets)
+            self._importing = Importing(self._around, self._checks, ruler, self._random("import"))
+            self.acts |= self._importing.acts
+
+    def start(self) -> None:
+        """The brokers have been started."""
+        if self._ruling is not None and self._tenants is not None:
+            self._ruling.start()
+            self._tenants.create()
+        if self._importing is not None:
+            self._importing.create()
+
+    @property
+    def generations(self) -> list[Generation]:
+        """The streams that are read to their end as all others are."""
+        return [] if self._tenants is None else self._tenants.generations
+
+    def allow_unclean_election(self, stream_id: int) -> bool:
+        """Let whoever is there lead, whatever it lacks; False: it is a stream of others."""
+        there = (self._ruling, self._tenants, self._importing)
+        return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
+
+    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+        """What has not come to be since now, asked again and again; empty: all has."""
+        waits: list[Callable[[], str]] = []
+        if self._ruling is not None and self._tenants is not None:
+            ruled, asked = self._ruling.waits_for(is_stuck), self._tenants.waits_for(self._users[0], is_stuck)
+            waits = [lambda: ruled() or asked()]  # first it needs its rules
+        if self._importing is not None:
+            waits.append(self._importing.waits_for(is_stuck))
+        return lambda: ", ".join(filter(None, [one() for one in waits]))
+
+    def check(self) -> None:
+        """All has been read."""
+        if self._ruling is not None:
+            self._ruling.check()

@@ -1,0 +1,95 @@
+"""Mistakes about who may do what, and about rows that keep their offsets: some seeds have users, and some an import."""
+
+from __future__ import annotations
+
+from penstock.sim.planting import Mutant, Patch
+
+_ACCESS = "penstock.node.access"
+_APPENDING = "penstock.node.appending"
+_STORING = "penstock.node.storing"
+
+MUTANTS_OF_RIGHTS = (
+    Mutant(
+        "a broker goes by the rules that it found first",
+        _ACCESS,
+        "        if judge is None or not judge.goes_by(own, of_all):",
+        "        if judge is None:",
+    ),
+    Mutant(
+        "a connection outlives the secret that it was made with",
+        _ACCESS,
+        "            is_same = credential is not None and credential.mark == who.mark",
+        "            is_same = credential is not None",
+    ),
+    Mutant(
+        "a broker that is cut off goes by what it knows",
+        _ACCESS,
+        "        if not (self.is_current or (self.is_admin",
+        "        if not (True or (self.is_admin",
+    ),
+    Mutant(
+        "who may append is looked at when it is appended",
+        _ACCESS,
+        "            AppendRequest: self._appending,",
+        "            AppendRequest: self._allowing,",
+        (
+            Patch(
+                "penstock.node.queries",
+                "        if self.rules.allowed is not None:",
+                "        if self.rules.allowed:",
+            ),
+            Patch(
+                _STORING,
+                "            self.append_to(partition, caller, check.message, check.asked, check.producer)\n",
+                "            is_late = check.rules.allowed == ()\n"
+                "            heard = Inside(lambda response: None) if is_late else caller\n"
+                "            self.append_to(partition, heard, check.message, check.asked, check.producer)\n"
+                "            if is_late:\n"
+                "                self._outbox.reply(caller, RemoteError(ErrorCode.NOT_AUTHORIZED, 'too late'))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "rows on subjects of which no rule speaks are appended",
+        _STORING,
+        "        allowed = self._access.appended_subjects(partition.stream)",
+        "        allowed = None",
+    ),
+    Mutant(
+        "a fetch that waits is not looked at again",
+        "penstock.node.fetches",
+        "            self._access().check(waiter.who, waiter.request)",
+        "            assert waiter",
+    ),
+    Mutant(
+        "a change of users is answered before all brokers go by it",
+        "penstock.node.user_changes",
+        "                self._all.wait(\n                    index, deadline_us,",
+        "                (lambda _index, _deadline_us, done: done(None))(\n                    index, deadline_us,",
+    ),
+    Mutant(
+        "who leads the audit next tells again what was told",
+        "penstock.node.audit",
+        "                self._written = reading.index",
+        "                self._written = 0",
+    ),
+    Mutant(
+        "who altered a stream is not told",
+        _ACCESS,
+        "        return msgspec.structs.replace(command, by=self.who.name, at_us=self._wall_us())",
+        "        return command",
+    ),
+    Mutant(
+        "rows that are there are put again",
+        _APPENDING,
+        "    if header.base_offset != log.log_end:",
+        "    if header.base_offset > log.log_end:",
+    ),
+    Mutant(
+        "rows that are put get the time of now",
+        _APPENDING,
+        "    header = codec.restamped(check.message, leader_epoch=partition.leader_epoch, flags=asked_flags(asked))",
+        "    header = codec.renumber(check.message, base_offset=partition.log.log_end, timestamp_us=now.wall_us,\n"
+        "        leader_epoch=partition.leader_epoch, flags=asked_flags(asked))",
+    ),
+)

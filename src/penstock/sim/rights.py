@@ -1,0 +1,200 @@
+"""Who may do what, judged anew by the users that brokers have; and what the brokers are held to.
+
+| what must hold                                                                    | is checked at           |
+|-----------------------------------------------------------------------------------|-------------------------|
+| nothing is answered to somebody who may not, by the users of the broker he asked  | an answer               |
+| nothing is answered to nobody, or by a secret that was replaced                   | an answer               |
+| nothing is answered by a broker that lacks a change which had been acknowledged   | an answer               |
+| who may is not refused for lack of a right: some broker knew that he might not    | an answer               |
+| what was refused at the door alters no stream (and stores nothing: see `checks`)  | every event of a broker |
+
+Rules: users are what they are at the index of the last act, on all brokers; `agreement` compares that. What is asked is
+held against the users that the asked broker has at that moment: it judges then, and a fetch once more when it is
+answered. A refusal may come from the metadata leader, so it is held against all that brokers have had since the oldest
+of what they had when it was asked. `not_yet` is no refusal for lack of a right: see `node/access.py` for who says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.access import Operation, Rule, User
+from penstock.access.handshake import Principal
+from penstock.access.users import EVERYBODY
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterUserRequest,
+    AppendAtRequest,
+    AppendRequest,
+    ChangeRulesRequest,
+    CommitOffsetsRequest,
+    CreateUserRequest,
+    DeleteUserRequest,
+    FetchRequest,
+    MetadataRequest,
+    Request,
+    Response,
+    StatusRequest,
+    TruncateRequest,
+)
+from penstock.sim import looks
+from penstock.sim.logins import ADMIN, APP
+from penstock.sim.rows import subjects_of
+from penstock.sim.violation import ViolationError
+
+if TYPE_CHECKING:
+    from penstock.sim.broker import SimBroker, Surroundings
+    from penstock.sim.checks import History
+
+Users = Mapping[str, User]
+DENIALS = frozenset({ErrorCode.NOT_AUTHORIZED, ErrorCode.UNAUTHENTICATED})
+_ABSENCES = frozenset({ErrorCode.STREAM_CHANGED})  # what is not there for him is told in the words of what is not
+_FOR_ADMINISTRATORS = (
+    StatusRequest,
+    AppendAtRequest,
+    CreateUserRequest,
+    AlterUserRequest,
+    DeleteUserRequest,
+    ChangeRulesRequest,
+)
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request, as it came. Indexes are those of the last act: who may do what is the same from one to the next."""
+
+    who: Principal | None
+    request: Request
+    subjects: frozenset[bytes]  # of the rows of an append
+    acted: int  # on the broker that was asked
+    oldest: int  # of all brokers
+    since: int  # what its sender knew to be acknowledged
+
+
+class Rights:
+    """Of one run with users."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.acknowledged = 0  # the index of the last change of users that was answered
+        self.names: dict[int, str] = {}  # stream id → name, of those that users with few rights use
+        self.histories: dict[int, History] = {}  # the same, of their partition
+        self.altered: dict[tuple[str, int], str] = {}  # stream and segment_bytes of answered alterations → whose
+        self._around = around
+        self._users: dict[int, Users] = {}  # index of the last act → as they are from then on
+        self._acted: dict[int, int] = {}  # broker → index of the last act
+        self._forbidden: dict[tuple[str, int], str] = {}  # stream and segment_bytes of refused alterations → whose
+
+    def acted(self, broker: SimBroker) -> None:
+        """After every event of a broker."""
+        assert broker.node is not None
+        index, users = looks.users(broker.node)
+        if self._acted.get(broker.broker_id) == index:
+            return
+        self._acted[broker.broker_id] = index
+        self._users.setdefault(index, users)
+        for name in self.names.values():
+            segment_bytes = looks.segment_bytes(broker.node, name)
+            if (whose := self._forbidden.get((name, segment_bytes))) is not None:
+                raise ViolationError(f"{name} has the segment_bytes {segment_bytes}, which was refused to {whose}")
+
+    def ended(self, broker: SimBroker) -> None:
+        """A run of a broker is over."""
+        self._acted.pop(broker.broker_id, None)
+
+    def asks(self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int) -> Asked:
+        """A client's request has come to a broker."""
+        assert broker.node is not None
+        index, users = looks.users(broker.node)
+        self._users.setdefault(index, users)
+        subjects = frozenset[bytes]()
+        if isinstance(request, AppendRequest) and request.stream_id in self.names:
+            subjects = subjects_of(raw)
+        asked = Asked(who, request, subjects, index, min([index, *self._acted.values()]), since)
+        may = self._may(users, asked)
+        if isinstance(request, AlterStreamRequest) and not may:
+            self._forbidden[request.name, int(request.changes.get("segment_bytes", 0))] = str(who)
+        if isinstance(request, TruncateRequest) and may and request.stream_id in self.histories:
+            history = self.histories[request.stream_id]
+            history.truncating = max(history.truncating, int(request.before))
+        return asked
+
+    def answered(self, broker: SimBroker, asked: Asked, response: Response | RemoteError) -> None:
+        """It is answered by the broker that was asked."""
+        if isinstance(response, RemoteError):
+            self._refused(broker, asked, response)
+            return
+        text = f"{broker.name} has carried out {type(asked.request).__name__} for {asked.who}"
+        if not self._may(self._users[asked.acted], asked):
+            raise ViolationError(f"{text}, who may not: its users were those of index {asked.acted}")
+        assert broker.node is not None
+        index, users = looks.users(broker.node)
+        if isinstance(asked.request, FetchRequest) and not self._may(users, asked):
+            raise ViolationError(f"{text}, who may not read any more when it answers, at index {index}")
+        is_of_itself = isinstance(asked.request, StatusRequest | MetadataRequest)  # told to administrators anyway
+        if asked.acted < asked.since and not is_of_itself:
+            raise ViolationError(f"{text} by users of index {asked.acted}; those of {asked.since} were acknowledged")
+        self._around.count("requests of users")
+
+    def _refused(self, broker: SimBroker, asked: Asked, error: RemoteError) -> None:
+        if error.code == ErrorCode.NOT_YET:
+            self._around.count("requests that were not judged")
+        is_absent = error.code in _ABSENCES and self._stream(asked.request) is not None
+        if error.code not in DENIALS and not is_absent:
+            return
+        since_then = [users for index, users in self._users.items() if index >= asked.oldest]
+        if all(self._may(users, asked) for users in since_then):
+            text = f"{broker.name} refuses {type(asked.request).__name__} to {asked.who}, who may"
+            raise ViolationError(f"{text} by all users since index {asked.oldest}: {error}")
+        self._around.count("denied requests")
+
+    # The rules, once more
+
+    def _stream(self, request: Request) -> str | None:
+        """Of which of the streams that are known here it is."""
+        if isinstance(request, AlterStreamRequest):
+            return request.name if request.name in self.names.values() else None
+        if isinstance(request, CommitOffsetsRequest):
+            return self.names.get(request.offsets[0].stream_id)
+        stream_id = getattr(request, "stream_id", None)
+        return None if stream_id is None else self.names.get(stream_id)
+
+    def _may(self, users: Users, asked: Asked) -> bool:
+        who = asked.who
+        user = None if who is None else users.get(who.name)
+        if who is None or user is None or user.made_index != who.made_index:
+            return False
+        marks = [one.mark for one in user.credentials if one.credential_id == who.credential_id]
+        if marks != [who.mark]:
+            return False
+        if who.name == ADMIN:
+            return True
+        request = asked.request
+        if isinstance(request, _FOR_ADMINISTRATORS):
+            return False
+        if who.name == APP:
+            return True
+        everybody = users.get(EVERYBODY)
+        rules = {*user.rules, *(() if everybody is None else everybody.rules)}
+        return self._is_allowed(rules, asked, self._stream(request))
+
+    @staticmethod
+    def _is_allowed(rules: set[Rule], asked: Asked, name: str | None) -> bool:
+        if name is None:
+            return isinstance(asked.request, MetadataRequest)
+        operation = _OPERATIONS[type(asked.request)]
+        if any(one.operation is operation and one.stream in (name, f"{name[0]}*") for one in rules):
+            return True
+        subjects = {one.subject.encode() for one in rules if one.operation is operation and one.subject}
+        return bool(asked.subjects) and asked.subjects <= subjects
+
+
+_OPERATIONS: dict[type[Request], Operation] = {
+    FetchRequest: Operation.READ,
+    AppendRequest: Operation.APPEND,
+    AlterStreamRequest: Operation.ALTER,
+    TruncateRequest: Operation.DELETE,
+    CommitOffsetsRequest: Operation.COMMIT_OFFSETS,
+}

@@ -1,0 +1,334 @@
+"""An administrator, as a model: makes users, gives and takes rules, rotates secrets, deletes; and `__audit` is read.
+
+| what must hold                                                              | is checked at               |
+|-----------------------------------------------------------------------------|-----------------------------|
+| a change that was acknowledged is in force on all brokers (see `rights`)    | an answer to anybody        |
+| every change that was acknowledged is told in `__audit`, and whose it was    | the end, when all is mended |
+| nothing is told there twice, and in the order in which it was done          | a read, and then            |
+| what is told there comes to the users that brokers have, rule by rule       | then, unless it has a gap   |
+
+Rules: one change of a user is under way at a time; what became of one that nobody answered is not known, and is seen in
+`__audit`. A secret that may have been rotated is kept beside the one before. What a power loss took from the log of
+`__audit`, as it may, or damage, ends what it is held to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from penstock.access import Operation, Rule
+from penstock.access.users import EVERYBODY
+from penstock.base.errors import RemoteError
+from penstock.base.ids import Offset, StreamId
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterUserRequest,
+    ChangeRulesRequest,
+    CreateUserRequest,
+    DeleteUserRequest,
+    FetchRequest,
+    FetchResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+)
+from penstock.messages.access import UserChangedResponse
+from penstock.node.audit import AUDIT_STREAM, audit_config
+from penstock.sim import looks
+from penstock.sim.broker import Surroundings
+from penstock.sim.checks import Checks, History
+from penstock.sim.logins import ADMIN, APP, Login
+from penstock.sim.minds import kind_of
+from penstock.sim.plan import Act
+from penstock.sim.plan import Operation as Planned
+from penstock.sim.requests import Client
+from penstock.sim.rows import Rows
+from penstock.sim.tenants import NAMES, SUBJECTS
+from penstock.sim.violation import ViolationError
+
+USERS = ("u1", "u2", "u3")
+_AGAIN_US = 700_000
+_ON_STREAMS = (Operation.READ, Operation.APPEND, Operation.ALTER, Operation.DELETE, Operation.COMMIT_OFFSETS)
+_ALL = tuple(Rule(one, stream=name) for one in _ON_STREAMS for name in NAMES)
+_SOME = (*_ALL, *_ALL, *(Rule(Operation.APPEND, subject=f"{name}.{one}") for name in NAMES for one in SUBJECTS))
+_OF_EVERYBODY = (Rule(Operation.READ, stream="t*"), Rule(Operation.COMMIT_OFFSETS, stream="t*"))
+_OF_APP = (
+    *(Rule(one, stream=pattern) for one in _ON_STREAMS for pattern in ("*", "__offsets")),
+    Rule(Operation.CREATE, subject=">"),
+)
+
+
+class Ruling:
+    """All of one run. `admin`: the program of an administrator; `logins`: what each other user shows, by name."""
+
+    def __init__(
+        self, around: Surroundings, checks: Checks, admin: Client, logins: Mapping[str, Login], random: Random
+    ) -> None:
+        assert around.rights is not None
+        self.acts: dict[Act, Callable[[Planned], None]] = {Act.RULE: self._rule}
+        self._around = around
+        self._rights = around.rights
+        self._checks = checks
+        self._admin = admin
+        self._logins = logins
+        self._random = random
+        self._busy: set[str] = set()  # whose change is under way
+        self._there: dict[str, bool | None] = {}  # users, as far as is known; None: it is not
+        self._acknowledged: dict[int, tuple[str, str]] = {}  # index → act and user
+        self._stream_id = 0  # of `__audit`, once somebody has said it
+        self._rows: list[dict[str, Any]] = []  # of what was read last
+        self._is_reading = False
+
+    def _trace(self, what: str) -> None:
+        self._around.trace.add("admin", what)
+
+    def start(self) -> None:
+        """Have the users made; asked for until somebody answers."""
+        self._checks.begin(audit_config())
+        self._create(APP, _OF_APP, is_needed=True)
+        for name in USERS:
+            self._create(name, self._some(), is_needed=True)
+
+    def _some(self) -> tuple[Rule, ...]:
+        return tuple({_SOME[int(self._random.random() * len(_SOME))]: None for _ in range(8)})
+
+    # Changes
+
+    def _rule(self, operation: Planned) -> None:
+        chance = operation.number
+        name = (*USERS, EVERYBODY)[chance % 4]
+        chance //= 4
+        if name in self._busy:
+            return
+        if name == EVERYBODY:
+            rule = _OF_EVERYBODY[chance % len(_OF_EVERYBODY)]
+            self._change(name, (), (rule,)) if chance // 4 % 3 else self._change(name, (rule,), ())
+        elif not self._there.get(name):
+            self._create(name, self._some())
+        elif chance % 10 == 0:
+            self._send(DeleteUserRequest(name=name), lambda: self._there.update({name: False}))
+            self._there[name] = None
+        elif chance % 10 <= 2:
+            self._send(AlterUserRequest(name=name, add=(self._logins[name].renewed(),)), self._logins[name].taken)
+            self._around.count("rotated secrets")
+        else:
+            add, drop = self._some(), self._some()
+            self._change(name, add[: chance // 10 % 4], tuple(one for one in drop if one not in add))
+
+    def _create(self, name: str, rules: tuple[Rule, ...], *, is_needed: bool = False) -> None:
+        request = CreateUserRequest(name=name, credentials=(self._logins[name].renewed(),), rules=rules)
+        again = (lambda: self._create(name, rules, is_needed=True)) if is_needed else None
+
+        def made() -> None:
+            self._there[name] = True
+            self._logins[name].taken()
+
+        self._send(request, made, again)
+
+    def _change(self, name: str, add: tuple[Rule, ...], drop: tuple[Rule, ...]) -> None:
+        self._send(ChangeRulesRequest(name=name, add=add, drop=drop))
+
+    def _send(
+        self,
+        request: CreateUserRequest | AlterUserRequest | DeleteUserRequest | ChangeRulesRequest,
+        acknowledged: Callable[[], object] = lambda: None,
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        name, act = request.name, _ACTS[type(request)]
+        self._busy.add(name)
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"{act} {name}: {kind_of(response)}")
+            self._busy.discard(name)
+            if isinstance(response, UserChangedResponse):
+                self._around.count(act)
+                acknowledged()
+                self._acknowledge(int(response.index), act, name)
+            elif isinstance(response, RemoteError) and response.code in ("user_exists", "user_not_found"):
+                self._there[name] = response.code == "user_exists"
+            elif again is not None:
+                self._around.scheduler.after(_AGAIN_US, again)
+
+        self._admin.ask(request, done)
+
+    def _acknowledge(self, index: int, act: str, name: str) -> None:
+        if not index:
+            return  # it was so already: since when, nobody says
+        if (before := self._acknowledged.setdefault(index, (act, name))) != (act, name):
+            raise ViolationError(f"{act} of {name!r} was acknowledged as index {index}, and so was {before}")
+        self._rights.acknowledged = max(self._rights.acknowledged, index)
+
+    # What is told of them
+
+    def _read(self, position: int = 0) -> None:
+        """Read all of `__audit`, from its beginning."""
+        if self._is_reading:
+            return
+        if not position:
+            self._rows.clear()
+
+        def done(response: Response | RemoteError | None, raw: bytes) -> None:
+            self._is_reading = False
+            if not isinstance(response, FetchResponse):
+                self._trace(f"audit: {kind_of(response)}")
+                return
+            rows = Rows(raw)
+            self._rows += [
+                json.loads(value) for offset, value in zip(rows.offsets, rows.values, strict=True) if offset >= position
+            ]
+            self._trace(f"audit: {len(self._rows)} rows")
+            self._check_order()
+            if response.end_offset < response.committed_end:
+                self._read(int(response.end_offset))
+
+        self._is_reading = True
+        self._ask_audit(FetchRequest(stream_id=StreamId(self._stream_id), offset=Offset(position)), done)
+
+    def _ask_audit(self, request: Request, done: Callable[[Response | RemoteError | None, bytes], None]) -> None:
+        self._admin.ask_leader(self._stream_id, 0, request, done)
+
+    def _look_up(self) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            if isinstance(response, MetadataResponse) and response.streams:
+                self._stream_id = int(response.streams[0].stream_id)
+
+        self._admin.ask(MetadataRequest(names=(AUDIT_STREAM,)), done)
+
+    @property
+    def _history(self) -> History:
+        return self._checks.of(audit_config().subject, 0)
+
+    @property
+    def _is_held(self) -> bool:
+        history = self._history
+        return not (history.is_damaged or history.is_given_up)
+
+    def _check_order(self) -> None:
+        indexes = [row["index"] for row in self._rows]
+        if self._is_held and indexes != sorted(set(indexes)):
+            raise ViolationError(f"{AUDIT_STREAM} tells what was done in the order {indexes}")
+
+    def allow_unclean_election(self, stream_id: int) -> bool:
+        """Let whoever is there lead `__audit`, whatever it lacks; False: it is another stream."""
+        if self._checks.subjects.get(stream_id) != audit_config().subject:
+            return False
+        self._history.is_damaged = self._history.is_given_up = True
+        request = AlterStreamRequest(name=AUDIT_STREAM, changes={"allow_unclean_election": True})
+        self._admin.ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
+        return True
+
+    # The end
+
+    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+        """What has not come to be since now: users with all rights, and all that was done told; empty: nothing."""
+        missing = set(USERS)
+        self._rows.clear()  # what was read before may have been lost since
+        turn = 0
+
+        def left() -> str:
+            nonlocal turn
+            turn += 1
+            if turn % 4 == 1:
+                for name in sorted(missing):
+                    self._restore(name, partial(missing.discard, name))
+            if missing:
+                return f"users {', '.join(sorted(missing))} have not got their rules"
+            if not self._is_held or is_stuck(self._history):
+                return ""
+            untold = self._untold()
+            if untold and turn % 2:
+                self._look_up() if not self._stream_id else self._read()
+            return f"{AUDIT_STREAM} does not tell of {untold}" if untold else ""
+
+        return left
+
+    def _restore(self, name: str, done: Callable[[], None]) -> None:
+        """Have a user be there, with all rules."""
+        if name in self._busy:
+            return
+        if not self._there.get(name):
+            self._create(name, _ALL)
+            return
+
+        def heard(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._busy.discard(name)
+            self._trace(f"all rules for {name}: {kind_of(response)}")
+            if isinstance(response, UserChangedResponse):
+                self._acknowledge(int(response.index), "change_rules", name)
+                done()
+            elif isinstance(response, RemoteError) and response.code == "user_not_found":
+                self._there[name] = False
+
+        self._busy.add(name)
+        self._admin.ask(ChangeRulesRequest(name=name, add=_ALL), heard)
+
+    def _untold(self) -> list[int]:
+        """The changes that were acknowledged, and are neither told nor in a gap."""
+        told = {row["index"] for row in self._rows}
+        gaps = [range(row.get("after", 0), row["index"] + 1) for row in self._rows if row["act"] == "unknown"]
+        return [one for one in sorted(self._acknowledged) if one not in told and not any(one in gap for gap in gaps)]
+
+    def check(self) -> None:
+        """All has been read: does it come to what the brokers have?"""
+        if not self._is_held or not self._rows:
+            return
+        by_index = {row["index"]: row for row in self._rows}
+        for index, (act, name) in self._acknowledged.items():
+            row = by_index.get(index)
+            if row is None or row["act"] == "unknown":
+                continue
+            if (row["act"], row.get("user"), row.get("by")) != (act, name, ADMIN):
+                raise ViolationError(f"{AUDIT_STREAM} tells of {row} at {index}, which was {act} of {name!r}")
+        if any(row["act"] == "unknown" for row in self._rows):
+            self._around.count("audits with gaps")
+            return
+        self._check_alterations()
+        told = _folded(self._rows)
+        for broker in self._around.brokers.values():
+            if broker.node is None:
+                continue
+            acted, users = looks.users(broker.node)
+            there = {name: {str(rule) for rule in user.rules} for name, user in users.items()}
+            if acted != self._rows[-1]["index"]:
+                continue
+            self._around.count("audits")
+            if there != told:
+                raise ViolationError(f"{broker.name} has {there} at index {acted}, and {AUDIT_STREAM} tells {told}")
+
+    def _check_alterations(self) -> None:
+        """What users had altered, and heard of, is told, and of whom."""
+        altered = [row for row in self._rows if row["act"] == "alter_stream"]
+        told = {(row["stream"], row["changes"].get("segment_bytes"), row.get("by")) for row in altered}
+        for (name, segment_bytes), user in self._rights.altered.items():
+            if (name, segment_bytes, user) not in told:
+                raise ViolationError(f"{AUDIT_STREAM} does not tell that {user} gave {name} {segment_bytes}")
+            self._around.count("alterations that are told")
+
+
+def _folded(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Which users there are, and with which rules, by what was told."""
+    users: dict[str, set[str]] = {}
+    for row in rows:
+        name = row.get("user", "")
+        if row["act"] == "create_user":
+            users[name] = set(row["rules"])
+        elif row["act"] == "delete_user":
+            del users[name]
+        elif row["act"] == "change_rules":
+            rules = users.setdefault(name, set())
+            rules.update(row.get("added", ()))
+            rules.difference_update(row.get("dropped", ()))
+    return users
+
+
+_ACTS: dict[type[Request], str] = {
+    CreateUserRequest: "create_user",
+    AlterUserRequest: "alter_user",
+    DeleteUserRequest: "delete_user",
+    ChangeRulesRequest: "change_rules",
+}
