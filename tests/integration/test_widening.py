@@ -8,6 +8,7 @@ from penstock import Credentials, aio
 from penstock.access import Operation, Rule
 from penstock.client.users import password_credential
 from tests.broker_process import eventually
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
 
 ADMIN = Credentials.password("ann", "a password")
@@ -26,6 +27,7 @@ async def consumed(client: aio.Client) -> list[bytes | None]:
         return [message.value async for message in consumer.messages()]
 
 
+@needs_time
 async def test_groups_and_acts_outlive_the_broker_with_which_the_cluster_began(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")
