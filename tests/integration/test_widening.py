@@ -10,9 +10,9 @@ from penstock.client.users import password_credential
 from tests.broker_process import eventually
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
+from tests.integration.guarded import SECRET
 
 ADMIN = Credentials.password("ann", "a password")
-SECRET = "a secret of the cluster that is long enough"
 
 
 async def copies(cluster: ClusterProcesses, asked: int, name: str) -> tuple[set[int], set[int]]:

@@ -1,8 +1,8 @@
 """How a broker fares, asked from beside it: what probes of containers and supervisors run.
 
 Rules: only where its HTTP port is counts of its settings, and each way is tried: what was given to the broker as a flag
-is not known here. Nothing secret is sent and nothing but the answer's first line is believed, so TLS is not checked:
-the certificate is for the name by which others reach the broker, and what is asked is the port of this machine.
+is not known here. Nothing secret is sent, and all that comes back is whether it is well. So no certificate is checked:
+it is for the name by which others reach the broker, and what is asked is a port of this machine.
 """
 
 from __future__ import annotations
