@@ -42,27 +42,54 @@ def image_environment() -> dict[str, str]:
     return found
 
 
-def compose() -> dict[str, Any]:
-    """The compose file; what is merged in it is merged."""
-    read: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+def compose(*over: str) -> dict[str, Any]:
+    """The compose file, with others over it; what is merged in them is merged."""
+    read: dict[str, Any] = {}
+    for name in ("compose.yaml", *over):
+        read = merged(read, yaml.safe_load((DEPLOY / "compose" / name).read_text()))
     return read
 
 
-def manifests() -> Iterator[dict[str, Any]]:
-    """The objects that the kustomization names."""
-    folder = DEPLOY / "kubernetes"
-    for name in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]:
-        yield from yaml.safe_load_all((folder / name).read_text())
+def merged(one: Any, over: Any, *keys: str) -> Any:
+    """What Compose makes of two, or kustomize, which knows members of lists by one of `keys`: the later counts."""
+    if isinstance(one, dict) and isinstance(over, dict):
+        return {**one, **{name: merged(one.get(name), value, *keys) for name, value in over.items()}}
+    if isinstance(one, list) and isinstance(over, list):
+        key = next((name for name in keys if over and isinstance(over[0], dict) and name in over[0]), None)
+        if key is None:
+            return [*one, *(item for item in over if item not in one)]
+        known = {item[key]: item for item in one}
+        return list({**known, **{item[key]: merged(known.get(item[key]), item, *keys) for item in over}}.values())
+    return over
 
 
-def manifest(kind: str) -> dict[str, Any]:
+def manifests(folder: str = "kubernetes") -> Iterator[dict[str, Any]]:
+    """The objects that a kustomization names, patched as it says."""
+    place = DEPLOY / folder
+    read = yaml.safe_load((place / "kustomization.yaml").read_text())
+    patches = [yaml.safe_load((place / one["path"]).read_text()) for one in read.get("patches", ())]
+    for name in read["resources"]:
+        of_file = manifests(name.removeprefix("../")) if (place / name).is_dir() else _objects(place / name)
+        for one in of_file:
+            fits = (over for over in patches if all(over[field] == one[field] for field in ("apiVersion", "kind")))
+            over: dict[str, Any] = next(
+                (over for over in fits if over["metadata"]["name"] == one["metadata"]["name"]), {}
+            )
+            yield merged(one, over, "mountPath", "name")
+
+
+def _objects(file: Path) -> Iterator[dict[str, Any]]:
+    yield from yaml.safe_load_all(file.read_text())
+
+
+def manifest(kind: str, folder: str = "kubernetes") -> dict[str, Any]:
     """The first of that kind."""
-    return next(one for one in manifests() if one["kind"] == kind)
+    return next(one for one in manifests(folder) if one["kind"] == kind)
 
 
-def pod_environment(ordinal: int, node: str, namespace: str = "prod") -> dict[str, str]:
+def pod_environment(ordinal: int, node: str, namespace: str = "prod", folder: str = "kubernetes") -> dict[str, str]:
     """What Kubernetes sets for the broker in one pod."""
-    stateful = manifest("StatefulSet")
+    stateful = manifest("StatefulSet", folder)
     fields = {
         "metadata.name": f"{stateful['metadata']['name']}-{ordinal}",
         "metadata.namespace": namespace,

@@ -17,6 +17,7 @@ from penstock.messages import IsrChange, IsrMember
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AddPartitions,
+    AddReplicas,
     AlterStream,
     AlterUser,
     ChangeIsr,
@@ -88,6 +89,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "add-partitions2": AddPartitions(
         stream_id=StreamId(1), before=2, assignments=((BrokerId(1),), (BrokerId(2),)), range_bounds=("m", "t")
+    ),
+    "add-replicas": AddReplicas(
+        stream_id=StreamId(5), assignments=((_broker(1), _broker(2)), (_broker(1), _broker(3)))
     ),
     "mark-keys": MarkKeys(
         stream_id=StreamId(1),

@@ -62,6 +62,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "demo",
             "certs",
             "doctor",
+            "health",
             "nats-config",
             "publish",
             "read",

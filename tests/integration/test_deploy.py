@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import penstock
 from penstock import aio
 from penstock.base.errors import PenstockError
 from tests.broker_process import BrokerProcess, NatsProcess, running_nats
+from tests.certificates import Authority
 from tests.deployments import (
     DEPLOY,
     ROOT,
@@ -28,7 +29,19 @@ from tests.deployments import (
     settings_of,
 )
 from tests.extent import needs_time
-from tests.integration.clusters import free_ports
+from tests.integration.clusters import ports_in_a_row
+
+CERTIFICATES = {
+    "PENSTOCK_TLS_CERT": "certs/broker.pem",
+    "PENSTOCK_TLS_KEY": "certs/broker.key",
+    "PENSTOCK_TLS_CA": "certs/ca.pem",
+}
+
+
+def ports_of(brokers: Collection[object]) -> range:
+    """One for each."""
+    first = ports_in_a_row(len(brokers))
+    return range(first, first + len(brokers))
 
 
 def make_secrets(folder: Path) -> None:
@@ -50,6 +63,8 @@ def moved(environment: Mapping[str, str], own: str, places: Mapping[str, str], f
             value = "127.0.0.1:0"
         elif name.endswith("_FILE"):
             value = str(folder / "secrets" / Path(value).name)
+        elif name in CERTIFICATES:
+            value = str(folder / CERTIFICATES[name])
         elif name == "PENSTOCK_DATA_DIR":
             value = str(folder / f"data-{own.rpartition(':')[2]}")
         found[name] = value
@@ -107,7 +122,9 @@ async def store(brokers: Sequence[BrokerProcess], server: NatsProcess, folder: P
     """The administrator makes a stream of three copies, and the application's user has a message stored."""
     address = brokers[0].environment["PENSTOCK_LISTEN"]
     admin = penstock.Credentials("admin", secret(folder, "admin-password"))
-    async with await aio.connect(address, credentials=admin) as client:
+    has_tls = "PENSTOCK_TLS_CERT" in brokers[0].environment
+    tls = penstock.TlsOptions(ca=folder / CERTIFICATES["PENSTOCK_TLS_CA"]) if has_tls else None
+    async with await aio.connect(address, credentials=admin, tls=tls) as client:
         info = await client.create_stream("orders", "orders.>", replicas=3)
         assert len(info.partitions[0].replicas) == 3
         app = {"user": "app", "password": secret(folder, "app-password"), "inbox_prefix": b"_INBOX.app"}
@@ -116,14 +133,16 @@ async def store(brokers: Sequence[BrokerProcess], server: NatsProcess, folder: P
         await connection.close()
         assert (await client.get("orders", offset=0)).value == b"42"
     with pytest.raises(PenstockError):
-        async with await aio.connect(address) as nobody:
+        async with await aio.connect(address, tls=tls) as nobody:
             await nobody.streams()
 
 
-async def test_the_compose_file_makes_a_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("over", [(), pytest.param(("compose.tls.yaml",), marks=needs_time)], ids=["plain", "tls"])
+async def test_the_compose_file_makes_a_cluster(tmp_path: Path, over: tuple[str, ...]) -> None:
     make_secrets(tmp_path)
-    services = {name: one for name, one in compose()["services"].items() if name != "nats"}
-    ports = free_ports(len(services))
+    Authority(tmp_path / "certs").issue("broker")
+    services = {name: one for name, one in compose(*over)["services"].items() if name != "nats"}
+    ports = ports_of(services)
     with running_nats(tmp_path / "nats", nats_of_compose(tmp_path)) as server:
         places = {f"{name}:7422": f"127.0.0.1:{port}" for name, port in zip(services, ports, strict=True)}
         places["nats://nats:4222"] = server.url
@@ -138,12 +157,14 @@ async def test_the_compose_file_makes_a_cluster(tmp_path: Path) -> None:
 
 
 @needs_time
-async def test_the_pods_make_a_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kustomization", ["kubernetes", "kubernetes-tls"])
+async def test_the_pods_make_a_cluster(tmp_path: Path, kustomization: str) -> None:
     make_secrets(tmp_path)
+    Authority(tmp_path / "certs").issue("broker")
     (tmp_path / "secrets" / "http-token").write_text("a token for the test, long enough for anybody\n")
-    stateful = manifest("StatefulSet")
+    stateful = manifest("StatefulSet", kustomization)
     ordinals = range(1, stateful["spec"]["replicas"] + 1)
-    ports = free_ports(len(ordinals))
+    ports = ports_of(ordinals)
     with running_nats(tmp_path / "nats", nats_of_compose(tmp_path)) as server:
         places = {
             f"penstock-{ordinal}.penstock.prod.svc:7422": f"127.0.0.1:{port}"
@@ -153,7 +174,7 @@ async def test_the_pods_make_a_cluster(tmp_path: Path) -> None:
         arguments = stateful["spec"]["template"]["spec"]["containers"][0]["args"][1:]
         brokers = []
         for ordinal, port in zip(ordinals, ports, strict=True):
-            environment = {**image_environment(), **pod_environment(ordinal, f"node-{ordinal}")}
+            environment = {**image_environment(), **pod_environment(ordinal, f"node-{ordinal}", folder=kustomization)}
             brokers.append((arguments, moved(environment, f"127.0.0.1:{port}", places, tmp_path)))
         with started(brokers) as running:
             formed(running)

@@ -252,4 +252,7 @@ def test_reasons_are_told_in_a_line() -> None:
     assert reason(java) == "org.apache.spark.SparkException: Job 3 cancelled"
     failed = "[STREAM_FAILED] Query [id = 3, runId = 5] terminated with exception: it is no more SQLSTATE: XXKST\nat x"
     assert reason(failed) == "it is no more"
+    assert reason(f"{trace.rpartition('penstock')[0]}penstock.client.errors.NotAuthorized: no rule allows it") == (
+        "no rule allows it"
+    )
     assert reason("") == "Spark says nothing of it"

@@ -31,6 +31,7 @@ from tests.deployments import (
 
 PORT, HTTP_PORT = 7422, 8422
 PODS = (1, 2, 3)
+TLS, OVERLAY = "compose.tls.yaml", "kubernetes-tls"
 
 
 def brokers() -> dict[str, dict[str, Any]]:
@@ -51,7 +52,10 @@ def unit() -> list[tuple[str, str]]:
 def _environments() -> Iterator[tuple[str, dict[str, str]]]:
     yield "Dockerfile", image_environment()
     yield from ((name, one["environment"]) for name, one in brokers().items())
+    tls = compose(TLS)["services"].items()
+    yield from ((f"{name} with TLS", one["environment"]) for name, one in tls if name != "nats")
     yield from ((f"pod {ordinal}", pod_environment(ordinal, "node")) for ordinal in PODS)
+    yield "pod with TLS", pod_environment(1, "node", folder=OVERLAY)
     yield "systemd", dict(value.split("=", 1) for name, value in unit() if name == "Environment")
 
 
@@ -113,7 +117,7 @@ def test_the_image_is_looked_at_where_it_shows_its_health() -> None:
     http = parse_address(image_environment()["PENSTOCK_HTTP"])
     assert (http.is_loopback, http.port) == (True, HTTP_PORT)
     (check,) = (rest for name, rest in dockerfile()[-1] if name == "HEALTHCHECK")
-    assert f"http://{http}/healthz" in check
+    assert json.loads(check.partition(" CMD ")[2]) == ["penstock", "health"]
     assert ("EXPOSE", f"{PORT} {HTTP_PORT}") in dockerfile()[-1]
 
 
@@ -161,10 +165,29 @@ def test_secrets_of_the_compose_file_are_there_where_they_are_read() -> None:
     assert [f"/etc/nats/{name}" for name in included] == [mounted["target"]]
 
 
+def test_the_compose_file_for_tls_adds_certificates_and_nothing_else() -> None:
+    plain, tls = compose(), compose(TLS)
+    assert tls["services"]["nats"] == plain["services"]["nats"]
+    for name, one in brokers().items():
+        over = tls["services"][name]
+        assert {**over, "secrets": one["secrets"], "environment": one["environment"]} == one
+        assert over["environment"].items() >= one["environment"].items()
+        files = {value for name, value in over["environment"].items() if name.startswith("PENSTOCK_TLS_")}
+        added = set(over["secrets"]) - set(one["secrets"])
+        assert files == {f"/run/secrets/{secret}" for secret in added}
+        assert over["environment"]["PENSTOCK_HTTP_TLS"] == "true"
+        assert over["healthcheck"]["test"] == ["CMD", "penstock", "health", "--ready"], "it asks as the settings say"
+        assert set(over["secrets"]) <= set(tls["secrets"])
+    assert f"-f compose.yaml -f {TLS}" in (ROOT / "docs/how-to/compose.md").read_text()
+
+
 # Kubernetes
 
 
-@pytest.mark.parametrize("one", list(manifests()), ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+ALL = [*manifests(), *manifests(OVERLAY)]
+
+
+@pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
 def test_the_manifests_fit_the_schemas_of_kubernetes(one: dict[str, Any]) -> None:
     kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
 
@@ -205,6 +228,22 @@ def test_ports_are_the_same_everywhere() -> None:
     assert [(one["path"], one["port"]) for one in probes] == [("/healthz", "http")] * 2 + [("/readyz", "http")]
     rules = manifest("NetworkPolicy")["spec"]["ingress"]
     assert {port["port"] for rule in rules for port in rule["ports"]} == set(ports)
+
+
+def test_with_tls_the_same_pods_have_certificates_and_are_probed_through_it() -> None:
+    (plain,), (tls,) = (
+        manifest("StatefulSet", folder)["spec"]["template"]["spec"]["containers"] for folder in ("kubernetes", OVERLAY)
+    )
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert tls[name] == {**plain[name], "httpGet": {**plain[name]["httpGet"], "scheme": "HTTPS"}}
+    mounts = {one["name"]: Path(one["mountPath"]) for one in tls["volumeMounts"]}
+    assert set(mounts) == {one["name"] for one in plain["volumeMounts"]} | {"tls"}
+    before, settings = pod_environment(2, "node"), pod_environment(2, "node", folder=OVERLAY)
+    files = {name: Path(value) for name, value in settings.items() if name.startswith("PENSTOCK_TLS_")}
+    assert settings == {**before, **{name: str(file) for name, file in files.items()}, "PENSTOCK_HTTP_TLS": "true"}
+    assert {file.parent for file in files.values()} == {mounts["tls"]}
+    page = (ROOT / "docs/how-to/kubernetes.md").read_text()
+    assert all(f"--from-file={file.name}=" in page for file in files.values())
 
 
 def test_everything_selects_the_pods() -> None:

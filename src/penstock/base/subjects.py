@@ -19,6 +19,8 @@ _STREAM_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 INTERNAL_NAME_PREFIX = "__"
 """Of the names of streams that Penstock makes for itself; users make none."""
+AUDIT_STREAM = "__audit"
+"""It tells who has changed what."""
 
 INTERNAL_SUBJECT_PREFIX = "$PENSTOCK."
 """Of their subjects: another stream whose name begins like theirs was made before these names were kept."""

@@ -117,20 +117,48 @@ def load(
     A flag that is None was not given.
     """
     mistakes = Mistakes()
+    given = _given(file, environment, flags or {}, mistakes)
+    check_combinations(given, mistakes)
+    config = _build(given, mistakes)
+    if config is None or mistakes:
+        raise ConfigError(mistakes)
+    return config
+
+
+class HttpPorts(NamedTuple):
+    """Where a broker can be looked at, or the several of a machine; none: nowhere."""
+
+    addresses: tuple[Address, ...]
+    speaks_tls: bool
+
+
+def load_http(
+    *, file: Path | None = None, environment: Mapping[str, str], flags: Mapping[str, object] | None = None
+) -> HttpPorts:
+    """What `load` would say of that and nothing else: whoever asks may lack what else was given. ConfigError: of it."""
+    mistakes = Mistakes()
+    given = _given(file, environment, flags or {}, mistakes)
+    if mistakes.without_value.intersection(("http", "http_tls", "brokers")):
+        raise ConfigError(mistakes)
+    http = value_of(given, "http")
+    count = value_of(given, "brokers") or 1
+    addresses = () if http == OFF else tuple(Address(http.host, http.port + number) for number in range(count))
+    return HttpPorts(addresses, value_of(given, "http_tls"))
+
+
+def _given(
+    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object], mistakes: Mistakes
+) -> dict[str, Given]:
     given: dict[str, Given] = {}
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     if file is not None:
         given |= _from_file(file, mistakes)
     given |= _from_environment(environment, mistakes)
-    for name, value in (flags or {}).items():
+    for name, value in flags.items():
         if value is not None:
             _take(given, SETTINGS[name], value, SETTINGS[name].flag, mistakes)
-    check_combinations(given, mistakes)
-    config = _build(given, mistakes)
-    if config is None or mistakes:
-        raise ConfigError(mistakes)
-    return config
+    return given
 
 
 def _take(given: dict[str, Given], setting: Setting, raw: object, origin: str, mistakes: Mistakes) -> None:

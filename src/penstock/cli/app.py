@@ -16,6 +16,7 @@ from penstock.cli import (
     doctor,
     dump,
     groups,
+    health,
     import_jetstream,
     keys,
     nats_config,
@@ -86,6 +87,7 @@ def globals_before_the_command(
 
 app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
 app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
+app.command("health", cls=Command, rich_help_panel=BROKER_PANEL, epilog=health.EXAMPLES)(health.health)
 app.command("doctor", cls=Command, rich_help_panel=BROKER_PANEL, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
 app.command("verify", cls=Command, rich_help_panel=BROKER_PANEL, epilog=verify.EXAMPLES)(verify.verify)

@@ -35,7 +35,8 @@ def _debug(value: bool) -> bool:
     return value
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """A time-out that was given, in seconds."""
     try:
         seconds = parse_duration_us(text) / 1e6
     except ValueError as error:
@@ -101,7 +102,7 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
     from penstock.client import blocking
     from penstock.client.errors import StreamNotFound
 
-    seconds = _seconds(timeout)
+    seconds = seconds_of(timeout)
     found = ctx.find_object(Globals)
     at = server or (found.server if found else None)
     with blocking.connect(at, name="penstock-cli", timeout=seconds, **options) as client:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.base.config import Acks, Durability, Intake, Storage
 from penstock.base.ids import BrokerId
+from penstock.base.subjects import AUDIT_STREAM
 from penstock.base.units import format_duration_us
 from penstock.doctor.findings import Finding, bounded, fail, listed, ok, warn
 from penstock.groups.rows import OFFSETS_STREAM
@@ -161,12 +162,20 @@ def _configs(infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo]) -> Iter
 _ELSEWHERE = "set `rack` of brokers, or add some elsewhere"
 
 
+_KEPT = {
+    OFFSETS_STREAM: ("where consumer groups are", "a group whose copies are lost begins anew"),
+    AUDIT_STREAM: ("who did what", "what was done is not told any more where they are lost"),
+}
+_SOON = "it gets more by itself once all brokers are of this version and those that hold it are in sync"
+
+
 def _internal(info: StreamInfo, brokers: int) -> Iterator[tuple[str, str]]:
     wanted = min(brokers, _REPLICAS_USUAL)
     fewest = min((len(part.replicas) for part in info.partitions), default=wanted)
-    if info.name == OFFSETS_STREAM and fewest < wanted:
-        text = f"{fewest} copies of where consumer groups are, of {wanted} that {brokers} brokers could hold"
-        yield text, "wait, if brokers were added just now; a group whose copies are lost begins anew"
+    if info.name in _KEPT and fewest < wanted:
+        what, loss = _KEPT[info.name]
+        copies = "1 copy" if fewest == 1 else f"{fewest} copies"
+        yield f"{copies} of {what}, of {wanted} that {brokers} brokers could hold", f"{_SOON}; {loss}"
 
 
 def _smells(info: StreamInfo, brokers: int) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ A command that is refused changes nothing but the index.
 |---------------|-----------------------------------------------------------------|
 | `streams`     | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
 | `growth`      | add partitions, mark keys                                       |
+| `widening`    | add replicas                                                    |
 | `brokers`     | register, fence and stop broker                                 |
 | `users`       | create, alter, delete user, change rules                        |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
@@ -22,10 +23,11 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.base.errors import RemoteError
-from penstock.metadata import brokers, growth, leaderships, streams, users
+from penstock.metadata import brokers, growth, leaderships, streams, users, widening
 from penstock.metadata.acts import is_act
 from penstock.metadata.commands import (
     AddPartitions,
+    AddReplicas,
     AlterStream,
     AlterUser,
     ChangeIsr,
@@ -55,6 +57,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     DeleteStream: streams.delete_stream,
     AddPartitions: growth.add_partitions,
     MarkKeys: growth.mark_keys,
+    AddReplicas: widening.add_replicas,
     SetIntake: streams.set_intake,
     TruncatePartition: streams.truncate_partition,
     ReportArchived: streams.report_archived,

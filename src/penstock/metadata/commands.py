@@ -79,6 +79,13 @@ class AddPartitions(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="
     range_bounds: tuple[str, ...] = ()  # where the new ones begin, if the stream is split by ranges
 
 
+class AddReplicas(_Command, frozen=True, kw_only=True, tag="add_replicas"):
+    """Have more brokers hold a stream, where those hold it that were known."""
+
+    stream_id: StreamId
+    assignments: tuple[tuple[BrokerId, ...], ...]  # the replicas of each partition: those that there are come first
+
+
 class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
     """A partition takes nothing more of the keys that left it, and all it has of them is committed before an offset."""
 
@@ -284,6 +291,7 @@ Command = (
     CreateStream
     | AlterStream
     | AddPartitions
+    | AddReplicas
     | MarkKeys
     | DeleteStream
     | TruncatePartition

@@ -85,6 +85,24 @@ def place_observers(
     return tuple(placed)
 
 
+def place_more(
+    image: ClusterImage, partitions: Sequence[PartitionState], chance: Chance, among: Set[BrokerId]
+) -> tuple[tuple[BrokerId, ...], ...] | None:
+    """The replicas of each partition and one more, `among` these; None: somewhere there is none to be had."""
+    live = [broker for broker_id, broker in sorted(image.brokers.items()) if broker.is_live and broker_id in among]
+    held = Counter({one.broker_id: image.loads.get(one.broker_id, BrokerLoad()).replicas for one in live})
+    placed = []
+    for one in partitions:
+        left = [broker for broker in live if broker.broker_id not in one.holders]
+        if not left:
+            return None
+        on_rack = Counter(rack_of(image.brokers[other]) for other in one.holders if other in image.brokers)
+        best = _least(left, lambda broker: (on_rack[rack_of(broker)], held[broker.broker_id]), chance)  # noqa: B023
+        held[best.broker_id] += 1
+        placed.append((*one.replicas, best.broker_id))
+    return tuple(placed)
+
+
 def _with_followers(
     first: BrokerState, live: list[BrokerState], replicas: int, held: Counter[BrokerId], chance: Chance
 ) -> tuple[BrokerId, ...]:

@@ -22,6 +22,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import (
     AddPartitions,
+    AddReplicas,
     AlterStream,
     AlterUser,
     ChangeRules,
@@ -38,7 +39,9 @@ from penstock.metadata.image import BrokerState
 
 Version = tuple[int, ...]
 
-COMMANDS: Mapping[type[Command], Version] = dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules), (0, 2))
+COMMANDS: Mapping[type[Command], Version] = dict.fromkeys(
+    (CreateUser, AlterUser, DeleteUser, ChangeRules, AddReplicas), (0, 2)
+)
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
 COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {

@@ -45,6 +45,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import (
     AddPartitions,
+    AddReplicas,
     AlterStream,
     Command,
     CreateStream,
@@ -71,6 +72,7 @@ from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
+from penstock.node.widening import next_step
 
 Done = Callable[[Response | RemoteError], None]
 _AGAIN = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.OVERLOADED, ErrorCode.STOPPING})
@@ -450,6 +452,10 @@ class Administration:
         return state
 
     # Time
+
+    def wider(self) -> AddReplicas | AlterStream | None:
+        """The next step towards as many replicas as Penstock's own streams can have."""
+        return next_step(self._image, self._placing)
 
     def tick(self, now: Now) -> None:
         """Ask again who could not be asked; give up on those whose time is up."""

@@ -24,6 +24,7 @@ from penstock.base import limits
 from penstock.base.config import Acks, Encryption, StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
+from penstock.base.subjects import AUDIT_STREAM
 from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.hot.group import Group
@@ -49,7 +50,6 @@ from penstock.node.queries import Query
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.replication.leader import Leadership
 
-AUDIT_STREAM = "__audit"
 SUBJECT = b"$PENSTOCK.audit"
 
 _encoder = msgspec.json.Encoder()

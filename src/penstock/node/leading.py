@@ -181,7 +181,7 @@ class Leading:
         self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
         self._sessions.image(leadership)
         if not self._sessions.leads(partition.key):
-            self._answer_for(partition, leadership)  # it has observers by now
+            self._answer_for(partition, leadership)  # others have a copy by now
 
     def _answer_for(self, partition: Partition, leadership: Leadership) -> None:
         if len(leadership.holders) > 1:

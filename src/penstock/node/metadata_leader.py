@@ -23,6 +23,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.subjects import AUDIT_STREAM
 from penstock.messages import (
     ChangeIsrRequest,
     CreateStreamRequest,
@@ -40,7 +41,7 @@ from penstock.metadata.proposals import Proposal
 from penstock.metadata.voters import next_voter
 from penstock.node.access import Access
 from penstock.node.administration import Administration
-from penstock.node.audit import AUDIT_STREAM, audit_config
+from penstock.node.audit import audit_config
 from penstock.node.internal import left_over, overdue_alteration, target_of
 from penstock.node.metadata_link import THE_BROKER, Administrative
 from penstock.node.quorum import Quorum
@@ -77,6 +78,7 @@ class MetadataLeader:
         self._is_changing = False  # the membership
         self._is_forming = False  # the cluster: its name is on its way
         self._is_altering = False  # `__offsets`
+        self._is_widening = False  # one of the streams that Penstock keeps for itself
         self._first_user = settings.first_user
         self._encryption = settings.internal_encryption
         self._is_making = False  # the first user
@@ -87,7 +89,7 @@ class MetadataLeader:
     def lead(self) -> None:
         """This broker is the metadata leader, and has applied all of earlier terms."""
         self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
-        self._is_making = self._is_auditing = False
+        self._is_making = self._is_auditing = self._is_widening = False
         self._may_be_left_over = True
         self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
         self._form()
@@ -168,6 +170,17 @@ class MetadataLeader:
             self._is_altering = False  # refused, as by a full disk: with what is applied next, or the next tick, again
 
         self._is_altering = True
+        self._quorum.propose(command, done)
+
+    def _widen(self) -> None:
+        """Have Penstock's own streams held by as many brokers as there are for that, step by step."""
+        if self._is_widening or not self._quorum.is_leader or (command := self._administration.wider()) is None:
+            return
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._is_widening = False  # with the next tick the next step, or the same again
+
+        self._is_widening = True
         self._quorum.propose(command, done)
 
     def _sweep(self) -> None:
@@ -295,6 +308,7 @@ class MetadataLeader:
         self._make_first_user()
         self._make_audit()
         self._alter_offsets()
+        self._widen()
         self._sweep()
         self._administration.tick(now)
         self._users.tick(now)

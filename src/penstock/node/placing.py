@@ -13,8 +13,8 @@ from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.metadata.image import PartitionState
-from penstock.metadata.placement import place, place_observers
+from penstock.metadata.image import PartitionState, StreamState
+from penstock.metadata.placement import place, place_more, place_observers
 from penstock.metadata.streams import replicas_wanted
 from penstock.node.quorum import Quorum
 
@@ -73,6 +73,10 @@ class Placing:
         placed = place(self._quorum.image, partitions, replicas, self._chance, among)
         # The first is to lead, and the creation waits for its subscription.
         return tuple(tuple(sorted(one, key=without_nats.__contains__)) for one in placed)
+
+    def more(self, state: StreamState, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...] | None:
+        """The replicas of each partition and one more, among these; None: there is none for some."""
+        return place_more(self._quorum.image, state.partitions, self._chance, ready)
 
     def observers(
         self, partitions: Sequence[PartitionState | tuple[BrokerId, ...]], config: StreamConfig

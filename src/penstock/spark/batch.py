@@ -14,8 +14,9 @@ import pyarrow as pa
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from penstock.access import Operation
 from penstock.client.values import EARLIEST
-from penstock.spark import brokers, fetching
+from penstock.spark import brokers, fetching, rights
 from penstock.spark.history import History, LakeTask, Wanted, read_files
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import Earliest, Key, Moment, Position
@@ -82,6 +83,8 @@ class BatchReader(DataSourceReader):
         self._subjects = self._pushed.subjects_of(options.selection.subjects)
         client = brokers.client(options.servers, options.timeout_s)
         chosen = choose(client, options.selection, options.timeout_s)
+        if self._subjects is not None:
+            rights.check(client, Operation.READ, chosen.streams, options.timeout_s, self._subjects)
         history = History(options.archive, chosen, client, options.timeout_s) if options.archive else None
         starts = find(client, chosen, options.start or Earliest(), options)
         ends = find(client, chosen, options.end, options, otherwise=-1)

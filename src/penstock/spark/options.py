@@ -18,7 +18,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import stream_name_mistake, subject_mistake
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, with_tls
-from penstock.client.credentials import FILE_VARIABLE
+from penstock.client.credentials import FILE_VARIABLE, TOKEN_VARIABLE
 from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
 from penstock.spark.brokers import Servers
 from penstock.spark.columns import COLUMNS, default_columns
@@ -109,6 +109,7 @@ _IGNORED = frozenset(
     }
 )
 """What Spark adds by itself: to tables that were made with SQL, its own properties of a table."""
+_SECRET = re.compile(r"token|password|secret|nkey|sasl|user")
 _OF_TABLE = "option."
 """How Spark has the options of such a table among its properties."""
 
@@ -220,6 +221,8 @@ class _Reader:
         for name in sorted(self._options.keys() - names.keys() - _IGNORED):
             near = ["servers"] if name.startswith("kafka.") else difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {names[near[0]]}?" if near else ""
+            if _SECRET.search(name):
+                hint = f": Spark shows options; penstock.credentials names a file with it, and {TOKEN_VARIABLE} has one"
             self.mistakes.append(f"{name}: there is no such option{hint}")
 
     mistakes: list[str]

@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from penstock.access import Operation
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import overlap
 from penstock.client.blocking import Client
-from penstock.client.errors import StreamNotFound
+from penstock.client.errors import NotAuthorized, StreamNotFound
 from penstock.client.values import EARLIEST, LATEST
 from penstock.messages import StreamInfo
+from penstock.spark import rights
 from penstock.spark.jobs import WARNING
 from penstock.spark.options import Selection, SourceOptions
 from penstock.spark.places import (
@@ -73,7 +75,8 @@ class Chosen(NamedTuple):
 def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
     """The streams there are that were asked for. ConfigError: there is none, or a partition is not there.
 
-    StreamNotFound: one of the names is not there; with `may_lack` the others are taken.
+    StreamNotFound: one of the names is not there; with `may_lack` the others are taken. NotAuthorized: whoever asks may
+    not read it, and so it is not there for him.
     """
     found = _streams(client, selection, timeout_s, may_lack=may_lack)
     if not found:
@@ -93,8 +96,8 @@ def _streams(client: Client, selection: Selection, timeout_s: float, *, may_lack
     named = {}
     for name in selection.names:
         try:
-            named[name] = client.stream(name, timeout=timeout_s)
-        except StreamNotFound:
+            named[name] = rights.there(client, Operation.READ, name, timeout_s, selection.subjects)
+        except (StreamNotFound, NotAuthorized):
             if not may_lack:
                 raise
     if selection.names and not selection.globs:

@@ -86,9 +86,11 @@ def reason(text: str) -> str:
     for line in reversed(lines):
         name, sign, said = line.partition(": ")
         kind = name.rpartition(".")[2]
-        is_error = sign and name.replace(".", "").replace("_", "").isalnum() and kind.endswith(("Error", "Exception"))
+        is_ours = name.startswith("penstock.")  # of which not all are called errors
+        is_name = sign and name.replace(".", "").replace("_", "").isalnum()
+        is_error = is_name and (is_ours or kind.endswith(("Error", "Exception")))
         if is_error and not name.startswith(("org.", "java.", "py4j.")):
-            return said if name.startswith("penstock.") else f"{kind}: {said}"
+            return said if is_ours else f"{kind}: {said}"
     if lines and lines[0].startswith("An error occurred while calling"):  # py4j's, before Java's own
         lines = [line.lstrip(": ") for line in lines[1:]]
     if not lines:

@@ -27,9 +27,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.access import Operation
 from penstock.base import limits
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
-from penstock.spark import brokers
+from penstock.spark import brokers, rights
 from penstock.spark.agreement import checked_cluster
 from penstock.spark.jobs import BatchDone, Report, no_report, session_of
 from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
@@ -119,7 +120,7 @@ def replay(
     root = _root(path, to, rate, max_batch)
     options = sink_options({"stream": to, "servers": servers})
     client = brokers.client(options.servers, options.timeout_s)
-    info = client.stream(to, timeout=options.timeout_s)
+    info = rights.there(client, Operation.APPEND, to, options.timeout_s)
     session = session_of(spark, f"replay {to}")
     rows = _rows(session, root, where)
     notes = Path(checkpoint).absolute() if checkpoint else root / "_penstock" / f"replay-{to}"

@@ -14,10 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.access import Operation
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import stream_name_mistake
-from penstock.spark import brokers
+from penstock.spark import brokers, rights
 from penstock.spark.delta_sink import DeltaSink
 from penstock.spark.jobs import Report, no_report, session_of
 from penstock.spark.options import source_options
@@ -77,7 +78,7 @@ def run(
     client = brokers.client(source.servers, source.timeout_s)
     choose(client, source.selection, source.timeout_s, may_lack=not source.fail_on_data_loss)
     if target.stream:
-        client.stream(target.stream, timeout=source.timeout_s)
+        rights.there(client, Operation.APPEND, target.stream, source.timeout_s)
     session = session_of(spark, f"run {stream}")
     rows = session.readStream.format("penstock").options(**given).load()
     made = _called(call, rows)

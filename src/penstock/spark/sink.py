@@ -30,12 +30,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from penstock.access import Operation
 from penstock.base.errors import OperationalError
 from penstock.base.staged import once_id
 from penstock.client.blocking import Client
 from penstock.client.staging import Staged
 from penstock.messages import StreamInfo
-from penstock.spark import brokers
+from penstock.spark import brokers, rights
 from penstock.spark.options import SinkOptions
 from penstock.spark.planning import warn
 from penstock.spark.republish import republish
@@ -224,7 +225,8 @@ class _Staging:
             if name not in self._streams:
                 if not name:
                     raise BadRowsError("a row's topic is null, and the option stream does not say where it goes")
-                self._streams[name] = self._client.stream(name, timeout=self._options.timeout_s)
+                timeout_s = self._options.timeout_s
+                self._streams[name] = rights.there(self._client, Operation.APPEND, name, timeout_s)
         for share in shares(batch, self._streams, self._options.stream):
             self._add(share)
         self.rows += batch.num_rows

@@ -1,7 +1,8 @@
 """What Spark is handed: `format("penstock")`.
 
-Rules: this class crosses to other processes, by Spark's own pickling: it holds the options, and connects nowhere. What
-is wrong with the options is said when Spark first asks for a schema or a reader.
+Rules: this class crosses to other processes, by Spark's own pickling: it holds the options, and no connection. What is
+wrong with the options is said when Spark first asks for a schema or a reader; that nobody may write there, before there
+are tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.access import Operation
 from penstock.base.errors import ConfigError
+from penstock.spark import brokers, rights
 from penstock.spark.columns import check_schema, ddl_of
 from penstock.spark.options import SinkOptions, sink_options, source_options
 from penstock.spark.sql_tables import is_table, options_with, table_schema
@@ -75,6 +78,9 @@ class DefaultSource(DataSource):
         options = sink_options(self.options)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         check_columns(types, stream=options.stream)
+        if options.stream and "topic" not in types:  # else only the rows say where they go
+            client = brokers.client(options.servers, options.timeout_s)
+            rights.check(client, Operation.APPEND, (options.stream,), options.timeout_s)
         return options
 
 

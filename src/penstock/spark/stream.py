@@ -26,14 +26,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from penstock.access import Operation
 from penstock.base.errors import PenstockError
 from penstock.base.ids import LeaderEpoch
 from penstock.client.blocking import Client
-from penstock.client.errors import StreamNotFound
+from penstock.client.errors import NotAuthorized, StreamNotFound
 from penstock.client.growth import wait_for_more
 from penstock.client.ranges import agreed_end
 from penstock.messages import StreamInfo
-from penstock.spark import brokers, fetching
+from penstock.spark import brokers, fetching, rights
 from penstock.spark.agreement import checked_cluster
 from penstock.spark.batch import Task, fetching_of
 from penstock.spark.history import History, LakeTask, Wanted, read_files
@@ -66,6 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._fetching = fetching_of(options, columns, options.selection.subjects)
+        self._group = options.group
         self._last_batch_s = time.monotonic()
         self._available: Positions | None = None  # with Trigger.AvailableNow: where the query ends
         self._chosen: Chosen | None = None
@@ -284,16 +286,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is done: say so to whoever looks at groups. It may fail: the checkpoint is what counts."""
-        group = self._options.group
+        group, done = self._group, Positions.of_json(end)
         if not group:
             return
-        done = Positions.of_json(end)
         for name in done.stream_ids:
             offsets = {key.partition: place.offset for key, place in done.positions.items() if key.stream == name}
             try:
                 self._client().groups.commit(group, name, offsets, timeout=self._options.timeout_s)
             except PenstockError as error:
                 _log.warning("group %s does not show how far the query is in %s: %s", group, name, error)
+                if isinstance(error, NotAuthorized):  # once is enough
+                    self._group = ""
 
     # Which streams
 
@@ -305,7 +308,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._chosen is None or now or is_old:
             may_lack = not self._options.fail_on_data_loss
             selection, timeout_s = self._options.selection, self._options.timeout_s
-            self._chosen = choose(self._client(), selection, timeout_s, may_lack=may_lack)
+            chosen = choose(self._client(), selection, timeout_s, may_lack=may_lack)
+            if self._chosen is None:
+                rights.check(self._client(), Operation.READ, chosen.streams, timeout_s, selection.subjects)
+            self._chosen = chosen
             self._chosen_s = time.monotonic()
         return self._chosen
 

@@ -159,7 +159,8 @@ TWO = {"replicas": (1, 2), "isr": (1, 2)}
         ({"min_isr": 1}, {}, 3, "an ack needs one copy only"),
         ({"allow_unclean_election": True}, {}, 3, "a copy that lacks acked messages may lead"),
         ({"acks": "never"}, {}, 3, "it acks nothing"),
-        ({"name": "__offsets", "subject": "$PENSTOCK.offsets", "acks": "never"}, ONE, 3, "1 copies of where"),
+        ({"name": "__offsets", "subject": "$PENSTOCK.offsets", "acks": "never"}, ONE, 3, "1 copy of where"),
+        ({"name": "__audit", "subject": "$PENSTOCK.audit", "acks": "never"}, ONE, 3, "1 copy of who did what, of 3"),
     ],
 )
 def test_a_config_that_promises_less_than_it_could(

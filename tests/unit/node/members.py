@@ -12,10 +12,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.base.ids import BrokerId
+from penstock.messages import JoinResponse
 from penstock.metadata.image import PartitionState
 from penstock.node.step import PeerRequest, Reply, Step
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.harness import Broker, Clock, _read
+
+_JOINS = -1  # the token of who asks to join: it has no connection yet
 
 
 class _Asked(NamedTuple):
@@ -38,7 +41,8 @@ class Member(Broker):
             memory,
             clock=brokers.clock,
             broker_id=self.broker_id,
-            voters={BrokerId(one): f"b{one}:1" for one in brokers.ids},
+            voters={BrokerId(one): f"b{one}:1" for one in brokers.ids if broker_id in brokers.ids},
+            join=() if broker_id in brokers.ids else ("b1:1",),
             address=f"b{broker_id}:1",
             data_dir_id=disk,
             cluster_id=brokers.cluster_ids.get(disk, ""),
@@ -65,6 +69,9 @@ class Member(Broker):
         super().do(step)
         if step.cluster_id:
             self.brokers.cluster_ids[self.disk_name] = step.cluster_id
+        if step.join is not None:
+            to = BrokerId(int(step.join.addresses[0][1:-2]))
+            self.brokers.carry.append((self.broker_id, PeerRequest(to, _JOINS, step.join.request, b"")))
         for request in step.peers:
             self.brokers.carry.append((self.broker_id, request))
 
@@ -209,6 +216,10 @@ class Brokers:
     def _answer(self, sender: BrokerId, reply: Reply, raw: bytes) -> None:
         caller = reply.caller
         assert isinstance(caller, _Asked)
+        if caller.token == _JOINS and caller.sender in self.members:
+            assert isinstance(reply.response, JoinResponse), reply.response
+            self.members[caller.sender].node.joined(reply.response, self.clock.now)
+            return
         if self._up.get((caller.sender, sender)) == caller.era and caller.sender in self.members:
             node = self.members[caller.sender].node
             node.answered(sender, caller.token, reply.response, raw, self.clock.now)

@@ -1,0 +1,51 @@
+"""What becomes of a stream that gets more replicas.
+
+Rules: replicas are only added, behind those that there are, as many to each partition. Who is added is not in sync: it
+fetches as a follower that was away, and joins the ISR as one. So nothing that is committed, and nobody who may lead,
+depends on it before it has all. `min_isr` stays as it was: it is raised when so many are in sync, by altering it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.metadata import elections
+from penstock.metadata.commands import AddReplicas
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
+
+
+def add_replicas(image: ClusterImage, index: int, command: AddReplicas) -> tuple[ClusterImage, Outcome]:
+    """Have more brokers hold a stream. RemoteError: as `ClusterImage.by_id`; stream_changed: it has others by now."""
+    state = image.by_id(command.stream_id)
+    count = _checked(image, state, command.assignments)
+    partitions = tuple(
+        elections.after(before, msgspec.structs.replace(before, replicas=replicas))
+        for before, replicas in zip(state.partitions, command.assignments, strict=True)
+    )
+    changed = msgspec.structs.replace(
+        state, config=msgspec.structs.replace(state.config, replicas=count), partitions=partitions
+    )
+    return image.with_placed(changed), Outcome(stream=changed, changed=True, partitions=changed.partition_keys())
+
+
+def _checked(image: ClusterImage, state: StreamState, assignments: Sequence[tuple[BrokerId, ...]]) -> int:
+    """How many replicas each partition will have. RemoteError stream_changed, bad_request."""
+    before = state.config.replicas
+    known = [one.replicas for one in state.partitions]
+    if [replicas[:before] for replicas in assignments] != known:
+        text = f"stream {state.name!r} is held by {known[0]} and so on by now: it got more replicas meanwhile"
+        raise RemoteError(ErrorCode.STREAM_CHANGED, text)
+    counts = {len(replicas) for replicas in assignments}
+    pairs = zip(state.partitions, assignments, strict=True)
+    if len(counts) != 1 or counts == {before} or not all(_is_sound(image, *pair) for pair in pairs):
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"{assignments[0]} and so on cannot hold stream {state.name!r}")
+    return counts.pop()
+
+
+def _is_sound(image: ClusterImage, partition: PartitionState, replicas: tuple[BrokerId, ...]) -> bool:
+    having = (*replicas, *partition.observers)
+    return len(set(having)) == len(having) and all(one in image.brokers for one in replicas[len(partition.replicas) :])
