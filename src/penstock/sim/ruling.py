@@ -24,6 +24,7 @@ from penstock.access import Operation, Rule
 from penstock.access.users import EVERYBODY
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Offset, StreamId
+from penstock.base.subjects import AUDIT_STREAM
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -38,7 +39,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.messages.access import UserChangedResponse
-from penstock.node.audit import AUDIT_STREAM, audit_config
+from penstock.node.audit import audit_config
 from penstock.sim import looks
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
