@@ -26,16 +26,17 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Issues certificates; its own is `ca`."""
+    """Issues certificates; its own is `ca`, which is of the authority `above`, or of nobody else."""
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", above: Authority | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")])
         self.ca = folder / f"{name}.pem"
         basic = x509.BasicConstraints(ca=True, path_length=None)
-        self.ca.write_bytes(_pem(self._signed(self._name, self._key, [(basic, True)], days=365)))
+        issuer = self if above is None else above
+        self.ca.write_bytes(_pem(issuer._signed(self._name, self._key, [(basic, True)], days=365)))
 
     def issue(
         self,

@@ -1,9 +1,10 @@
-"""What a file of certificates says, without a library for it: each certificate, and when it ends.
+"""What a file of certificates says, without a library for it: each certificate, when it ends, and whose it is.
 
 Rules: OpenSSL has checked the files before; what cannot be read here is said in a ValueError. Of a certificate (X.509,
-DER) only its validity is looked at:
+DER) only names and validity are looked at:
 
-    Certificate → TBSCertificate → [version], serial number, signature, issuer, validity → (not before, not after)
+    Certificate → TBSCertificate → [version], serial number, signature, issuer, validity, subject
+    validity → not before, not after
 """
 
 from __future__ import annotations
@@ -31,13 +32,7 @@ def certificates_in(file: Path) -> tuple[bytes, ...]:
 def end_us(certificate: bytes) -> int:
     """When a certificate (DER) ends, in µs since 1970. ValueError: it is none."""
     try:
-        _, whole, _ = _element(certificate, 0)
-        _, inner, _ = _element(certificate, whole)
-        tag, _, after = _element(certificate, inner)
-        position = after if tag == _VERSION else inner
-        for _ in ("serial number", "signature", "issuer"):
-            _, _, position = _element(certificate, position)
-        _, validity, _ = _element(certificate, position)
+        _, validity, _ = _element(certificate, _issuer_and_end(certificate)[1])
         _, _, position = _element(certificate, validity)
         tag, start, end = _element(certificate, position)
     except IndexError:
@@ -52,6 +47,29 @@ def end_us(certificate: bytes) -> int:
     except ValueError:
         raise ValueError(f"a certificate in it ends at {text!r}, which is no time") from None
     return int(moment.timestamp()) * 1_000_000
+
+
+def issuer_and_subject(certificate: bytes) -> tuple[bytes, bytes]:
+    """Of which authority a certificate (DER) is, and whose it is: names as they are encoded. ValueError: it is none."""
+    try:
+        issuer, position = _issuer_and_end(certificate)
+        _, _, position = _element(certificate, position)
+        _, start, end = _element(certificate, position)
+    except IndexError:
+        raise ValueError("it breaks off in a certificate") from None
+    return issuer, certificate[start:end]
+
+
+def _issuer_and_end(certificate: bytes) -> tuple[bytes, int]:
+    """The issuer, and where the validity begins. IndexError."""
+    _, whole, _ = _element(certificate, 0)
+    _, inner, _ = _element(certificate, whole)
+    tag, _, after = _element(certificate, inner)
+    position = after if tag == _VERSION else inner
+    start = end = position
+    for _ in ("serial number", "signature", "issuer"):
+        _, start, end = _element(certificate, end)
+    return certificate[start:end], end
 
 
 def _element(data: bytes, position: int) -> tuple[int, int, int]:

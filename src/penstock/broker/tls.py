@@ -9,6 +9,8 @@ and changes nothing. From 14 days before a certificate ends the log says so once
 | another broker       | peer hello     | a certificate of `tls_ca`, with one of `tls_peer_names`              |
 | one that will say so | hello, log in  | a certificate of `tls_ca` or `tls_client_ca`                         |
 | a client             | anything       | one of `tls_client_ca`, if `tls_client_auth` is `required`           |
+
+A certificate is of the nearest authority above it that is in one of both files.
 """
 
 from __future__ import annotations
@@ -76,12 +78,14 @@ class ServerTls:
             return None
         subject = [pair for parts in said.get("subject", ()) for pair in parts]
         common = next((value for name, value in subject if name == "commonName"), None)
-        chain = frozenset(_verified_chain(sock))
+        # One of both sets may be below one of the other: the nearest has said whose certificate this is.
+        clients, brokers = self._loaded.client_anchors, self._loaded.broker_anchors
+        nearest = next((one for one in _verified_chain(sock) if one in clients or one in brokers), None)
         return PeerCertificate(
             common or ",".join(f"{name}={value}" for name, value in subject),
             tuple(value for kind, value in said.get("subjectAltName", ()) if kind in ("DNS", "IP Address")),
-            is_client=bool(chain & self._loaded.client_anchors),
-            is_broker=bool(chain & self._loaded.broker_anchors),
+            is_client=nearest in clients,
+            is_broker=nearest in brokers,
         )
 
     def refusal(self, certificate: PeerCertificate | None, request: Request, *, is_peer: bool) -> RemoteError | None:

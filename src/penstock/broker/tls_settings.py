@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.broker.certificates import certificates_in, end_us
+from penstock.broker.certificates import certificates_in, end_us, issuer_and_subject
 from penstock.broker.setting_values import CLIENT_AUTH
 
 OFF, OPTIONAL, REQUIRED = CLIENT_AUTH
@@ -88,18 +88,13 @@ class BrokerTls:
                 "says; set one of the two"
             ]
         try:
-            loaded = self.load()
+            self.load()
         except OperationalError as error:
             return [str(error)]
-        if loaded.client_anchors & loaded.broker_anchors and not self.peer_names:
-            return [
-                "tls_ca and tls_client_ca have an authority in common, so any client could say that it is a broker; "
-                "use two, or name the brokers with tls_peer_names"
-            ]
         return []
 
     def load(self) -> Loaded:
-        """Read all files. OperationalError: which one cannot be used, and why; blocking."""
+        """Read all files. OperationalError: which one cannot be used, or what of both, and why; blocking."""
         assert self.cert_file is not None
         client_ca_file = None if self.wanted_of_clients == OFF else self.client_ca_file
         own = _read(self.cert_file, certificates_in)
@@ -110,6 +105,10 @@ class BrokerTls:
         for file in anchors:
             server.load_verify_locations(file)
             server.verify_mode = ssl.CERT_OPTIONAL
+        clients = frozenset(() if client_ca_file is None else anchors[client_ca_file])
+        brokers = frozenset(() if self.ca_file is None else anchors[self.ca_file])
+        if not self.peer_names and (mistake := _mistake_of(clients, brokers)) is not None:
+            raise OperationalError(mistake)
         dialling = None
         if self.ca_file is not None:
             dialling = self._context(ssl.PROTOCOL_TLS_CLIENT)
@@ -119,8 +118,8 @@ class BrokerTls:
             server,
             http,
             dialling,
-            frozenset(() if client_ca_file is None else anchors[client_ca_file]),
-            frozenset(() if self.ca_file is None else anchors[self.ca_file]),
+            clients,
+            brokers,
             min(map(end_us, own)),
             tuple((file, min(map(end_us, certificates))) for file, certificates in ends.items()),
         )
@@ -156,6 +155,23 @@ class BrokerTls:
             return False
 
 
+def _mistake_of(clients: frozenset[bytes], brokers: frozenset[bytes]) -> str | None:
+    """Why these authorities do not tell clients from brokers, or None."""
+    advice = "so any client could say that it is a broker; use two, or name the brokers with tls_peer_names"
+    if clients & brokers:
+        return f"tls_ca and tls_client_ca have an authority in common, {advice}"
+    above = {one: names for one in clients | brokers if (names := issuer_and_subject(one))[0] != names[1]}
+    subjects = {one: issuer_and_subject(one)[1] for one in clients | brokers}
+    for first in above:
+        seen, issuers = {first}, {above[first][0]}
+        while found := {one for one in subjects if one not in seen and subjects[one] in issuers}:
+            if any((one in clients) != (first in clients) for one in found):
+                return f"an authority in one of tls_ca and tls_client_ca is below one in the other, {advice}"
+            seen |= found
+            issuers |= {above[one][0] for one in found if one in above}
+    return None
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return "the key is not that of the certificate"
@@ -173,6 +189,7 @@ def _read(file: Path, reader: Callable[[Path], tuple[bytes, ...]]) -> tuple[byte
         found = reader(file)
         for certificate in found:
             end_us(certificate)
+            issuer_and_subject(certificate)
     except (OSError, ValueError) as error:
         raise OperationalError(f"cannot use {file} for TLS: {_reason(error)}") from None
     if not found:

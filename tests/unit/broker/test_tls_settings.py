@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +21,8 @@ from penstock.broker.certificates import certificates_in, end_us
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.tls import ServerTls
 from penstock.broker.tls_settings import BrokerTls
-from tests.certificates import Authority
+from penstock.broker.transport import PeerCertificate
+from tests.certificates import Authority, Pair
 
 
 def loaded(environment: Mapping[str, str] | None = None, **flags: object) -> BrokerConfig:
@@ -126,3 +130,87 @@ def test_an_end_that_is_near_is_told_once_a_day(authority: Authority, caplog: py
                 verb = "ended" if hour >= 20 * 24 else "ends"
                 assert caplog.messages[0].startswith(f"a certificate in {pair.cert} {verb} on ")
     assert told == list(range(6 * 24, 22 * 24, 24))
+
+
+def shown(tls: ServerTls, pair: Pair, trusted: Path) -> PeerCertificate | None:
+    """What the broker makes of the certificate with which somebody comes, who trusts that authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(trusted)
+    context.load_cert_chain(pair.cert, pair.key)
+    ours, theirs = socket.socketpair()
+
+    def come() -> None:
+        with context.wrap_socket(theirs, server_hostname="127.0.0.1") as client:
+            client.recv(1)
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(come)
+        with tls.context().wrap_socket(ours, server_side=True) as server:
+            found = tls.certificate_of(server)
+            server.send(b"x")
+        coming.result()
+    return found
+
+
+def test_the_nearest_authority_says_whose_certificate_it_is(tmp_path: Path) -> None:
+    root = Authority(tmp_path, "root")
+    of_clients = Authority(tmp_path, "clients", root)
+    below = Authority(tmp_path, "below", of_clients)
+    broker, client, deep = root.issue("broker"), of_clients.issue("client"), below.issue("deep")
+    deep.cert.write_bytes(deep.cert.read_bytes() + below.ca.read_bytes())
+    tls = ServerTls(
+        BrokerTls(
+            cert_file=broker.cert,
+            key_file=broker.key,
+            ca_file=root.ca,
+            client_ca_file=of_clients.ca,
+            peer_names=("127.0.0.1",),
+        )
+    )
+    names = ("127.0.0.1", "localhost")
+    for pair, name, is_client in ((broker, "broker", False), (client, "client", True), (deep, "deep", True)):
+        found = shown(tls, pair, root.ca)
+        assert found is not None
+        assert (found.subject, sorted(found.names)) == (name, sorted(names))
+        assert (found.is_client, found.is_broker) == (is_client, not is_client)
+
+
+def test_of_two_authorities_neither_may_be_below_the_other_unless_brokers_have_names(tmp_path: Path) -> None:
+    root, other = Authority(tmp_path, "root"), Authority(tmp_path, "other")
+    middle = Authority(tmp_path, "middle", root)
+    low = Authority(tmp_path, "low", middle)
+    both = tmp_path / "both.pem"
+    both.write_bytes(low.ca.read_bytes() + middle.ca.read_bytes())
+    pair = root.issue("broker")
+
+    def found(ca: Path, client_ca: Path, *names: str) -> list[str]:
+        return BrokerTls(pair.cert, pair.key, ca_file=ca, client_ca_file=client_ca, peer_names=names).mistakes()
+
+    for ca, client_ca in ((root.ca, middle.ca), (middle.ca, root.ca), (root.ca, both), (both, root.ca)):
+        assert len(found(ca, client_ca)) == 1
+        assert "is below one in the other" in found(ca, client_ca)[0]
+        assert not found(ca, client_ca, "broker-1")
+    assert not found(root.ca, other.ca)
+    assert not found(both, other.ca)
+
+
+def test_an_authority_that_is_put_below_the_other_while_it_runs_is_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, other = Authority(tmp_path, "root"), Authority(tmp_path, "other")
+    pair, client = root.issue("broker"), other.issue("client")
+    tls = ServerTls(BrokerTls(pair.cert, pair.key, ca_file=root.ca, client_ca_file=other.ca))
+    kept = other.ca.read_bytes()
+    other.ca.write_bytes(Authority(tmp_path, "middle", root).ca.read_bytes())
+
+    def at_once(run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        run()
+        done(None)
+
+    tls.reload(at_once)
+    assert "is below one in the other" in caplog.text
+    assert "what was read before stays in use" in caplog.text
+    other.ca.write_bytes(kept)
+    found = shown(tls, client, root.ca)
+    assert found is not None
+    assert found.is_client
