@@ -68,6 +68,32 @@ async def test_what_cannot_be_copied_is_said(broker: BrokerProcess, client: aio.
     assert len(await rows_of(client, "other")) == 2
 
 
+async def test_a_stream_that_is_no_copy_keeps_its_retention(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("kept", "kept.*")
+    await client.append("kept", [{"subject": "kept.a", "value": "1"}])
+    await client.create_stream("archive", "elsewhere.*", max_age_ms=10**9, max_bytes=10**7)
+    await client.append("archive", [{"subject": "elsewhere.a", "value": "1"}])
+    await client.pause_stream("archive")
+    before = await client.stream("archive")
+    _, errors = await copy(broker, "kept", "archive", code=1)
+    assert "it is no copy of it" in errors
+    after = await client.stream("archive")
+    assert after.config == before.config
+
+
+async def test_a_copy_that_fails_in_the_midst_gives_retention_back(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("large", "large.*")
+    await client.append("large", [{"subject": "large.a", "value": "1"}])
+    await client.create_stream("small", "large.*", max_age_ms=10**9, max_message_bytes=1_000)
+    await client.pause_stream("small")
+    await copy(broker, "large", "small", "--like", "small")
+    await client.append("large", [{"subject": "large.a", "value": "1" * 2_000}])
+    _, errors = await copy(broker, "large", "small", "--like", "small", code=1)
+    assert "is over the limit of 1000" in errors
+    assert (await client.stream("small")).config.max_age_ms == 10**9
+    assert len(await rows_of(client, "small")) == 1
+
+
 @needs_time
 async def test_a_copy_that_is_killed_goes_on_in_another_cluster_and_takes_over(
     broker: BrokerProcess, client: aio.Client, tmp_path: Path

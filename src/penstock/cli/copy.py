@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from penstock.base.config import Intake, StreamConfig
-from penstock.base.errors import OperationalError
+from penstock.base.errors import OperationalError, RemoteError
 from penstock.cli import output, placed_rows, places
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.options import (
@@ -124,7 +124,10 @@ def copy(
         config = job.config(target, like)
         made = job.target(config)
         spans = [job.span(made, number, begin, end) for number in range(max(1, len(info.partitions)))]
-        with output.progress("Copying", sum(one.end - one.begin for one in spans), noun="offsets") as advance:
+        with (
+            job.keeping(made),
+            output.progress("Copying", sum(one.end - one.begin for one in spans), noun="offsets") as advance,
+        ):
             rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
         if later := placed_rows.later(config):
             there.alter_stream(made, timeout=seconds, **later)
@@ -200,9 +203,26 @@ class _Job(NamedTuple):
                 raise OperationalError(f"{text} that is paused; take another name, or `penstock relay` to publish them")
             if len(there.partitions) != len(self.source.partitions):
                 raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is no copy")
-            return self.there.alter_stream(there, timeout=self.timeout_s, **placed_rows.LATER)
+            return there
         first = msgspec.structs.replace(config, **placed_rows.LATER)
         return create_paused(self.there, first, timeout=self.timeout_s)
+
+    @contextmanager
+    def keeping(self, made: StreamInfo) -> Iterator[None]:
+        """Nothing goes from the copy meanwhile; a copy that fails has the retention again that it had."""
+        had = placed_rows.later(made.config)
+        if had:
+            self.there.alter_stream(made, timeout=self.timeout_s, **{field: placed_rows.LATER[field] for field in had})
+        try:
+            yield
+        except BaseException:
+            if had:
+                try:
+                    self.there.alter_stream(made, timeout=self.timeout_s, **had)
+                except (RemoteError, OperationalError):
+                    said = ", ".join(f"{field} = {value}" for field, value in had.items())
+                    say_note(f"note: stream {made.name} had {said}, and could not be given it back")
+            raise
 
     def span(self, made: StreamInfo, partition: int, begin: Start, end: Start | None) -> _Span:
         """What the copy lacks. OperationalError: it holds something else."""
