@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import typer
 
 from penstock.base.errors import OperationalError
 from penstock.cli import output
-from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Json, examples
 
@@ -144,17 +145,37 @@ def _put_first(file: Path, line: str) -> None:
     from penstock.vfs.real import read_whole
 
     try:
-        before = read_whole(file, _FILE_BYTES_MAX).decode()
+        before, owner = read_whole(file, _FILE_BYTES_MAX).decode(), file.stat()
     except FileNotFoundError:
-        before = ""
+        before, owner = "", None
     content = f"{line}\n{before}"
     parse_keys(content)  # the id may be there already
     beside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.new")  # one that was left is in nobody's way
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as opened_file:
+        if owner is not None:
+            _give(opened_file.fileno(), owner, file)
         opened_file.write(content)
         opened_file.flush()
         os.fsync(opened_file.fileno())
     beside.replace(file)
+    # The broker may encrypt with it at once: its name may not go with a power loss.
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _give(number: int, owner: os.stat_result, file: Path) -> None:
+    """Have the new file belong to whom the old one did, with the same mode."""
+    made = os.fstat(number)
+    if (made.st_uid, made.st_gid) != (owner.st_uid, owner.st_gid):
+        try:
+            os.fchown(number, owner.st_uid, owner.st_gid)
+        except PermissionError:  # with that mode, it might be open to others than it was
+            say_note(f"warning: {file} is this user's now, and was another one's: see that the broker can read it")
+            return
+    os.fchmod(number, stat.S_IMODE(owner.st_mode))
 
 
 @app.command("list", cls=Command, epilog=examples("penstock keys list penstock-data"))

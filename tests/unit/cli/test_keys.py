@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def test_a_file_of_keys_is_made_for_one_user_and_gets_the_new_key_first(tmp_path
     assert "is there twice" in run("new", "new", "--file", str(file), code=2)
     assert file.read_text() == before
     assert sorted(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_of_keys_keeps_its_owner_and_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.keys"
+    run("new", "old", "--file", str(file))
+    file.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(file, 1234, 4321)
+    before = file.stat()
+    run("new", "new", "--file", str(file))
+    after = file.stat()
+    assert before.st_ino != after.st_ino
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
 
 
 def test_what_a_killed_command_left_is_in_nobodys_way(tmp_path: Path) -> None:
