@@ -450,6 +450,47 @@ async def test_users_are_not_restored_where_nobody_logs_in_nor_out_of_a_damaged_
             assert [one.name for one in await here.users.export()] == ["admin"]
 
 
+async def test_administrators_are_made_where_somebody_says_so_and_of_a_damaged_backup_nobody_is(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    with guarded(tmp_path / "old") as old, guarded(tmp_path / "new") as new:
+        async with await old.client() as here, await new.client() as there:
+            await here.create_stream("orders", "orders.>")
+            await here.append("orders", [row(1)] * 3)
+            await here.users.create("bob", password_credential("a password"))
+            await here.users.create("eve", password_credential("a password"), rules=[rule("admin")])
+            await as_admin(old, "backup", str(folder))
+            (file,) = folder.glob("streams/*-orders/0/*.arrows")
+            whole = file.read_bytes()
+            file.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
+
+            async def users() -> list[str]:
+                assert [one.name for one in await there.streams() if not one.config.is_internal] == []
+                return [one.name for one in await there.users.export()]
+
+            _, errors = await as_admin(new, "restore", str(folder), "--users", "--yes", code=1)
+            assert str(file) in errors
+            assert await users() == ["admin"], "of a damaged backup nothing is left behind"
+            file.write_bytes(whole)
+            for which in ("--users", "--users-only"):
+                _, errors = await as_admin(new, "restore", str(folder), which, code=1)
+                assert f"Make eve of {folder} an administrator of this cluster? [y/N]" in errors
+                assert "nobody is there to answer; with --yes it does not ask" in errors
+                assert await users() == ["admin"]
+            # What is there, and is something else, is found before anybody is made, too.
+            await there.create_stream("orders", "orders.>")
+            await there.append("orders", [row(2)])
+            await there.pause_stream("orders")
+            _, errors = await as_admin(new, "restore", str(folder), "--users", "--yes", code=1)
+            assert "holds something else" in errors
+            await there.delete_stream("orders")
+            assert await users() == ["admin"]
+            _, errors = await as_admin(new, "restore", str(folder), "--users", "--yes")
+            assert "2 users made" in errors
+            assert [one.name for one in await there.users.export()] == ["admin", "bob", "eve"]
+            _, errors = await as_admin(new, "restore", str(folder), "--users-only")
+            assert "[y/N]" not in errors, "all are there"
+
+
 @pytest.mark.parametrize("umask", [0o000, *(pytest.param(mask, marks=needs_time) for mask in (0o077, 0o277))])
 async def test_a_backup_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "backup"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule
-from penstock.access.rules import EVERYTHING
+from penstock.access.rules import EVERYTHING, is_admin
 from penstock.access.users import EVERYBODY
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.cli.backup_files import (
@@ -128,6 +128,12 @@ def check_target(client: Client, timeout_s: float) -> None:
     if not client.users.all(timeout=timeout_s).is_guarded:
         text = "nobody has to log in to that cluster yet, and the first user has to be an administrator: make one"
         raise OperationalError(f"{text} (`penstock user add NAME --admin`), then restore users")
+
+
+def administrators(client: Client, users: Iterable[UserExport], timeout_s: float) -> list[str]:
+    """Who of them is not there, and would be an administrator."""
+    there = {one.name for one in client.users.all(timeout=timeout_s).users}
+    return [one.name for one in users if one.name not in there and is_admin(one.rules)]
 
 
 def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float) -> RestoredUsers:

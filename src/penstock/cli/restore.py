@@ -14,11 +14,12 @@ import typer
 from penstock.base.config import Intake
 from penstock.base.errors import OperationalError
 from penstock.cli import output, placed_rows
+from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say_note
-from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
 
 if TYPE_CHECKING:
-    from penstock.cli.backup_files import GroupBackup, Manifest, PartitionBackup, StreamBackup
+    from penstock.cli.backup_files import File, GroupBackup, Manifest, PartitionBackup, StreamBackup
     from penstock.cli.backup_users import RestoredUsers
     from penstock.client.blocking import Client
     from penstock.client.placing import Placer
@@ -64,11 +65,12 @@ def restore(
         bool, typer.Option("--paused", help="Leave the streams paused, so that nobody listens for them yet.")
     ] = False,
     with_users: Annotated[
-        bool, typer.Option("--users", help="Make the users of the backup, too, before the streams.")
+        bool, typer.Option("--users", help="Make the users of the backup, too, before any row comes.")
     ] = False,
     only_users: Annotated[
         bool, typer.Option("--users-only", help="Make the users of the backup, and no streams.")
     ] = False,
+    yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -82,7 +84,7 @@ def restore(
 
     With --users or --users-only, users of the backup that are not there are made: they log in as they did, with the
     same passwords, tokens and nkeys, and may do the same. It takes an administrator there. A user of that name is left
-    as it is.
+    as it is. Asks first where some of them are administrators: nothing in a backup proves who has written it.
 
     A stream is paused until all of it is there; then it takes messages, if it did when it was backed up.
     """
@@ -99,16 +101,20 @@ def restore(
         brokers = max(1, len(client.status(timeout=seconds).brokers))
         if users is not None:
             backup_users.check_target(client, seconds)
+        # All that is refused is refused before anything is made, and users are made last.
+        jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds) for entry in entries]
+        there = [job.there() for job in jobs]
+        _check_files(jobs, there)
+        if users is not None and not yes:
+            _ask(backup_users.administrators(client, users, seconds), folder)
+        targets = [info or job.made() for job, info in zip(jobs, there, strict=True)]
+        if users is not None:
             _say_users(backup_users.restore_users(client, users, seconds), as_json=as_json)
         restored = []
-        jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds) for entry in entries]
-        there = [job.there() for job in jobs]  # all that is refused is refused before anything comes
-        _check_files([job for job, info in zip(jobs, there, strict=True) if info is None])
-        targets = [info or job.made() for job, info in zip(jobs, there, strict=True)]
         total = sum(partition.end - partition.log_start for entry in entries for partition in entry.partitions)
         with output.progress("Restoring", total, noun="offsets") as advance:
-            for job, info, old in zip(jobs, targets, there, strict=True):
-                rows = job.fill(info, advance, are_checked=old is None)
+            for job, info in zip(jobs, targets, strict=True):
+                rows = job.fill(info, advance)
                 groups = [one for one in manifest.groups if one.stream_id == job.entry.stream_id]
                 restored.append(job.finish(info, rows, groups, paused=paused or name is not None))
     if restored:
@@ -127,6 +133,14 @@ def _users_of(manifest: Manifest, folder: Path) -> list[UserExport]:
     if manifest.access is None:
         raise OperationalError(f"{folder} has no users: there were none, or it is of single streams (--stream)")
     return backup_users.read_users(folder, manifest.access)
+
+
+def _ask(administrators: list[str], folder: Path) -> None:
+    """Whether these may become administrators. OperationalError: nobody answers."""
+    if administrators:
+        names = ", ".join(administrators)
+        what = "an administrator" if len(administrators) == 1 else "administrators"
+        confirm(f"Make {names} of {folder} {what} of this cluster?", "nothing was restored")
 
 
 def _say_users(done: RestoredUsers, *, as_json: bool) -> None:
@@ -151,15 +165,15 @@ def _chosen(manifest: Manifest, name: str | None, folder: Path, *, needs_some: b
     return sorted(chosen, key=lambda one: not one.config.is_encrypted)
 
 
-def _check_files(jobs: list[_Job]) -> None:
-    """Every file of streams that are still to be made: of a damaged backup nothing is left behind."""
+def _check_files(jobs: list[_Job], there: list[StreamInfo | None]) -> None:
+    """Every file that is still needed: of a damaged backup nothing is left behind."""
     from penstock.cli import backup_files
 
-    files = [(job, part, file) for job in jobs for part in job.entry.partitions for file in part.files]
+    files = [one for job, info in zip(jobs, there, strict=True) for one in job.needed(info)]
     with output.progress("Verifying", sum(file.size_bytes for *_, file in files), noun="bytes") as advance:
         done = 0
-        for job, part, file in files:
-            backup_files.check_file(job.folder, part, file)
+        for folder, part, file in files:
+            backup_files.check_file(folder, part, file)
             done += file.size_bytes
             advance(done)
 
@@ -184,6 +198,24 @@ class _Job(NamedTuple):
             self._check(there)
             return there
         return None
+
+    def needed(self, there: StreamInfo | None) -> list[tuple[Path, PartitionBackup, File]]:
+        """The files of what is not here yet. OperationalError: what is here is not the beginning of this backup."""
+        found: list[tuple[Path, PartitionBackup, File]] = []
+        for partition in self.entry.partitions:
+            end = 0
+            if there is not None:
+                placer = self._placer(there, partition)
+                self._check_beginning(there, partition, placer)
+                end = placer.end
+            found += [(self.folder, partition, file) for file in partition.files if file.end_offset > end]
+        return found
+
+    def _placer(self, info: StreamInfo, partition: PartitionBackup) -> Placer:
+        from penstock.client.placing import Placer
+
+        timeout_s = max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
+        return Placer(self.client, info, partition.partition, timeout=timeout_s)
 
     def made(self) -> StreamInfo:
         """The stream, made here."""
@@ -212,29 +244,16 @@ class _Job(NamedTuple):
         if there.subject != self.entry.config.subject or len(there.partitions) != len(self.entry.partitions):
             raise OperationalError(f"{text} with another subject, or other partitions; restore under another name")
 
-    def fill(self, info: StreamInfo, advance: Callable[[int], None], *, are_checked: bool) -> int:
-        """Put what is not there yet; how many rows the backup has. `are_checked`: the files were, just now."""
-        from penstock.client.placing import Placer
-
+    def fill(self, info: StreamInfo, advance: Callable[[int], None]) -> int:
+        """Put what is not there yet; how many rows the backup has."""
         done = rows = 0
         for partition in self.entry.partitions:
-            placer = Placer(
-                self.client, info, partition.partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
-            )
+            placer = self._placer(info, partition)
             self._check_beginning(info, partition, placer)
-            if not are_checked:
-                self._check_rest(placer, partition)
             self._fill(placer, partition, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
             rows += self._compare(info, partition)
         return rows
-
-    def _check_rest(self, placer: Placer, partition: PartitionBackup) -> None:
-        from penstock.cli import backup_files
-
-        for file in partition.files:
-            if file.end_offset > placer.end:
-                backup_files.check_file(self.folder, partition, file)
 
     def _fill(self, placer: Placer, partition: PartitionBackup, tell: Callable[[int], None]) -> None:
         from penstock.cli import backup_files
