@@ -13,7 +13,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from penstock import Credentials, NotAuthorized, RemoteError, StreamNotFound, Unauthenticated, aio
+from penstock import Credentials, NotAuthorized, RemoteError, StreamNotFound, Unauthenticated, Unavailable, aio
 from penstock.access.nkeys import NkeyClient
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError
@@ -121,6 +121,34 @@ async def test_who_has_lost_his_credential_logs_in_anew_or_not_at_all(broker, tm
             await admin.users.delete("bob")
             with pytest.raises(Unauthenticated):
                 await bob.streams()
+
+
+@pytest.mark.parametrize("found", ["", "bob", "bob:sec", None])
+async def test_a_file_of_credentials_that_is_being_written_is_read_again(broker, tmp_path, found) -> None:
+    file = tmp_path / "bob"
+    file.write_text(f"bob:{PASSWORD}\n")
+    async with await broker.client() as admin:
+        await admin.create_stream("orders", "orders.>")
+        await admin.append("orders", [{"subject": "orders.eu", "value": b"1"}])
+        rules = [rule("read", stream="orders"), rule("append", stream="orders")]
+        await admin.users.create("bob", password_credential(PASSWORD), rules=rules)
+        async with logged_in(broker, file) as bob:
+            await bob.get("orders", 0)
+            await admin.users.alter("bob", add=[password_credential("second password")])
+            if found is None:
+                file.unlink()
+            else:
+                file.write_text(found)
+            asyncio.get_running_loop().call_later(0.1, file.write_text, "bob:second password\n")
+            await bob.append("orders", [{"subject": "orders.eu", "value": b"2"}])  # which may not be repeated
+            assert (await bob.get("orders", 1)).value == b"2"
+            await admin.users.alter("bob", add=[password_credential("third password")])
+            file.write_text("bob:not that one\n")
+            with pytest.raises(Unauthenticated):
+                await bob.get("orders", 0)
+            file.write_text("")
+            with pytest.raises(Unavailable, match=f"{file} holds no credentials"):
+                await bob.get("orders", 0, timeout=1.0)
 
 
 async def test_a_token_that_has_expired(broker) -> None:

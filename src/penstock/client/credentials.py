@@ -8,7 +8,7 @@
 | `PENSTOCK_USER` and `PENSTOCK_PASSWORD` | a user and a password                                        |
 
 Rules: a file is read anew for each connection, so that what it holds can be changed while programs run. It holds one
-line: a token, an nkey seed, or USER:PASSWORD. What is given in the place of a file and looks like one of these is in no
+line: a token, an nkey seed, or USER:PASSWORD. One that held some, and does not, is being written. What is given in the place of a file and looks like one of these is in no
 error.
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 from penstock.access.proving import TOKEN_PREFIX, Credentials
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.client.errors import Unavailable
 
 FILE_VARIABLE = "PENSTOCK_CREDENTIALS"
 TOKEN_VARIABLE = "PENSTOCK_TOKEN"
@@ -35,7 +36,10 @@ Show = Callable[[], Credentials | None]
 
 
 def credentials_of(given: Given, environment: Mapping[str, str] = os.environ) -> Show:
-    """What gives the credentials for one connection. ValueError: they are none; OperationalError when it is called."""
+    """What gives the credentials for one connection. ValueError: they are none.
+
+    When it is called: OperationalError, they cannot be read; Unavailable, they could be before.
+    """
     if isinstance(given, Credentials):
         return lambda: given
     if given is not None:
@@ -79,10 +83,13 @@ class _File:
             with self._file.open("rb") as opened:
                 text = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise OperationalError(file_failure(self._file, error)) from None
+            raise self._failure(file_failure(self._file, error)) from None
         if text != self._text or self._made is None:
             try:
                 self._made, self._text = Credentials.parsed(text), text
             except ValueError as error:
-                raise OperationalError(f"{self._file} holds no credentials: {error}") from None
+                raise self._failure(f"{self._file} holds no credentials: {error}") from None
         return self._made
+
+    def _failure(self, text: str) -> OperationalError:
+        return OperationalError(text) if self._made is None else Unavailable(text)

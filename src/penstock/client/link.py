@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from penstock.access.proving import Credentials
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
@@ -99,6 +100,7 @@ class Link:
     ) -> None:
         """`show` gives the credentials for a connection."""
         self._show = show
+        self._good: Credentials | None = None  # the last with which somebody was let in
         self.rack = rack  # where the client is, for its readers
         self.read_from = read_from  # that of readers that do not say
         self._rng = rng or random.Random()  # noqa: S311 (spreads load and waiting times, keeps no secret)
@@ -356,8 +358,7 @@ class Link:
         self._check_open()
         attempt_s = _CLUSTER_ATTEMPT_S_MAX if self.view.is_cluster else _ATTEMPT_S_MAX
         attempt_end_s = min(deadline_s, asyncio.get_running_loop().time() + attempt_s)
-        session = Session(self._name, self._version, allocate=uninitialised)
-        connection, hello = await open_connection(address, session, attempt_end_s, self._show, self._dialling)
+        connection, hello = await self._greet(address, attempt_end_s)
         try:
             self._check_open()
             self.view.greeted(address, hello)
@@ -371,6 +372,33 @@ class Link:
         if address == self._home or not self._connections.is_open(self._home):
             self._home, self._hello = address, hello
         return connection
+
+    async def _greet(self, address: str, end_s: float) -> tuple[Connection, HelloResponse]:
+        """As `open_connection`. Where other credentials are refused than the last that were not, they may come from a
+        file that was only half written: so the file is read again until it says the same.
+        """
+        clock = asyncio.get_running_loop()
+        shown: Credentials | None = None
+
+        def show() -> Credentials | None:
+            nonlocal shown
+            shown = self._show()
+            return shown
+
+        while True:
+            session = Session(self._name, self._version, allocate=uninitialised)
+            try:
+                connection, hello = await open_connection(address, session, end_s, show, self._dialling)
+            except Unauthenticated:
+                is_known = shown is None or self._good is None or shown is self._good
+                if is_known or clock.time() + _CONNECT_AGAIN_S >= end_s:
+                    raise
+                await asyncio.sleep(_CONNECT_AGAIN_S)
+                if self._show() is shown:
+                    raise
+            else:
+                self._good = shown or self._good
+                return connection, hello
 
     def _check_open(self) -> None:
         if self._closed:
