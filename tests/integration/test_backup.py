@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import penstock
 from penstock import Credentials, aio
 from penstock.access import Quotas
 from penstock.access.nkeys import NkeyClient
+from penstock.cli import backup_files
 from penstock.client.users import nkey_credential, password_credential, rule, token_credential
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, ended, launched
@@ -415,6 +417,58 @@ async def test_users_are_backed_up_and_restored_where_there_are_no_streams(tmp_p
             for more in (("--stream", "orders"), ("--paused",), ("--replicas", "1")):
                 _, errors = await as_admin(new, "restore", str(folder), "--users-only", *more, code=2)
                 assert f"--users-only makes no streams, so {more[0]} has no meaning" in errors
+
+
+async def test_what_is_not_in_the_folder_of_a_backup_is_not_read(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "backup", tmp_path / "outside"
+    with guarded(tmp_path / "old") as old:
+        async with await old.client() as here:
+            await here.create_stream("orders", "orders.>")
+            await here.append("orders", [row(1)])
+        await as_admin(old, "backup", str(folder))
+        manifest, outside_sha = folder / "penstock-backup.json", hashlib.sha256(b"a secret").hexdigest()
+        whole = manifest.read_text()
+        outside.write_bytes(b"a secret")
+        (rows,) = (one.relative_to(folder).as_posix() for one in folder.glob("streams/*/0/*.arrows"))
+        (users,) = (one.relative_to(folder).as_posix() for one in folder.glob("users/*.json"))
+        (folder / "link").symlink_to(outside)
+        (folder / "linked").symlink_to(tmp_path)
+        for path in (rows, users):
+            for leads_to in ("../outside", "streams/../../outside", str(outside), "link", "linked/outside", ""):
+                manifest.write_text(whole.replace(json.dumps(path), json.dumps(leads_to)))
+                said = [await verify(folder, code=1)]
+                said += [
+                    await as_admin(old, *one, code=1) for one in (("backup", str(folder)), ("restore", str(folder)))
+                ]
+                for _, errors in said:
+                    assert f"{manifest} names what is not in its folder: {leads_to!r}" in errors, errors
+                    assert outside_sha not in errors
+        manifest.write_text(whole.replace('"name": "orders"', '"name": "../../../orders"', 1))
+        _, errors = await as_admin(old, "backup", str(folder), code=1)
+        assert "names what is not in its folder: '../../../orders'" in errors
+        # It may itself be somewhere else.
+        manifest.write_text(whole)
+        (tmp_path / "elsewhere").symlink_to(folder)
+        await verify(tmp_path / "elsewhere")
+
+
+async def test_a_run_that_has_waited_goes_by_what_the_one_before_has_written(tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    with running_broker(tmp_path / "old") as old:
+        async with await old.client() as here:
+            await here.create_stream("orders", "orders.>")
+            await here.append("orders", [row(1)])
+            await command(old.client_address, "backup", str(folder))
+            with backup_files.alone(folder):
+                _, errors = await command(old.client_address, "backup", str(folder), code=1)
+                assert "another backup into" in errors
+                # It has looked at nothing before it had the folder for itself.
+                manifest = folder / backup_files.MANIFEST
+                kept = manifest.read_text()
+                manifest.write_text("{}")
+                _, errors = await command(old.client_address, "backup", str(folder), code=1)
+                assert "another backup into" in errors
+                manifest.write_text(kept)
 
 
 async def test_where_there_are_neither_streams_nor_users_nothing_is_backed_up(tmp_path: Path) -> None:

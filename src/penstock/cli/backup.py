@@ -73,35 +73,52 @@ def backup(
 
     What was compacted, has expired or was purged since an earlier run stays in the files.
     """
-    from penstock.cli import backup_files, backup_users
+    from penstock.cli import backup_files
 
     backup_files.private_folder(folder)
+    with backup_files.alone(folder):
+        manifest = _manifest(folder)
+        with connected(ctx, server, timeout) as (client, seconds):
+            copied, users = _back_up(client, folder, manifest, streams, seconds)
+    _say(folder, copied, users, as_json=as_json)
+
+
+def _manifest(folder: Path) -> Manifest:
+    """What is there already. OperationalError: something else is."""
+    from penstock.cli import backup_files
+
     is_new = not (folder / backup_files.MANIFEST).exists()
     if is_new and any(folder.iterdir()):
         raise OperationalError(f"{folder} is not empty, and no backup: give a new folder, or that of a backup")
-    manifest = backup_files.Manifest() if is_new else backup_files.read_manifest(folder)
-    with backup_files.alone(folder), connected(ctx, server, timeout) as (client, seconds):
-        infos = _chosen(client, streams, seconds)
-        if not (infos or _users(client, seconds)):
-            raise OperationalError("there are neither streams nor users yet: nothing is to be backed up")
-        _check_cluster(manifest, client.status(timeout=seconds).cluster_id, folder)
-        _warn(folder, infos)
-        manifest.penstock = __version__
-        _note_groups(client, manifest, infos, seconds)  # before the rows: so these reach as far
-        entries = [(_entry(manifest, info), info) for info in infos]
-        backup_files.write_manifest(folder, manifest)
-        job = _Job(client, folder, manifest, seconds)
-        total = sum(max(0, place.left) for entry, info in entries for place in job.places(entry, info))
-        copied = []
-        with output.progress("Backing up", total, noun="offsets") as advance:
-            for entry, info in entries:
-                copied.append(job.copy(entry, info, advance))
-                entry.backed_up = _now()
-                backup_files.write_manifest(folder, manifest)
-        users = None if streams else _users(client, seconds)
-        if users is not None:
-            backup_users.write_users(folder, manifest, users, _now())
-    _say(folder, copied, users, as_json=as_json)
+    return backup_files.Manifest() if is_new else backup_files.read_manifest(folder)
+
+
+def _back_up(
+    client: Client, folder: Path, manifest: Manifest, streams: list[str] | None, seconds: float
+) -> tuple[list[Copied], list[UserExport] | None]:
+    from penstock.cli import backup_files, backup_users
+
+    infos = _chosen(client, streams, seconds)
+    if not (infos or _users(client, seconds)):
+        raise OperationalError("there are neither streams nor users yet: nothing is to be backed up")
+    _check_cluster(manifest, client.status(timeout=seconds).cluster_id, folder)
+    _warn(folder, infos)
+    manifest.penstock = __version__
+    _note_groups(client, manifest, infos, seconds)  # before the rows: so these reach as far
+    entries = [(_entry(manifest, info), info) for info in infos]
+    backup_files.write_manifest(folder, manifest)
+    job = _Job(client, folder, manifest, seconds)
+    total = sum(max(0, place.left) for entry, info in entries for place in job.places(entry, info))
+    copied = []
+    with output.progress("Backing up", total, noun="offsets") as advance:
+        for entry, info in entries:
+            copied.append(job.copy(entry, info, advance))
+            entry.backed_up = _now()
+            backup_files.write_manifest(folder, manifest)
+    users = None if streams else _users(client, seconds)
+    if users is not None:
+        backup_users.write_users(folder, manifest, users, _now())
+    return copied, users
 
 
 def _now() -> str:

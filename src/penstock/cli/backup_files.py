@@ -5,9 +5,10 @@
     backup/users/6f1c….json                                   users, what checks their secrets, and what they may do
 
 Rules: a file is written under another name, synced, and renamed before the manifest names it; so what the manifest
-names is whole, and what it does not name is nothing. Files are never changed; that of users is replaced by another one.
-Each batch has its CRC-32C, each file its SHA-256. The format has a number: a reader refuses one that it does not know.
-All of it is for its owner alone: folders have mode 0700, files 0600.
+names is whole, and what it does not name is nothing. It names nothing outside of its folder, nor behind a link. Files
+are never changed; that of users is replaced by another one. Each batch has its CRC-32C, each file its SHA-256. The
+format has a number: a reader refuses one that it does not know. All of it is for its owner alone: folders have mode
+0700, files 0600.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class _Format(msgspec.Struct):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """OperationalError: there is none, or one that this version cannot read."""
+    """OperationalError: there is none, or one that this version cannot read, or whose files are elsewhere."""
     file = folder / MANIFEST
     try:
         text = file.read_bytes()
@@ -119,9 +120,29 @@ def read_manifest(folder: Path) -> Manifest:
         version = msgspec.json.decode(text, type=_Format).format
         if version > FORMAT:
             raise OperationalError(f"{file} has format {version}; this Penstock reads up to {FORMAT}: upgrade it")
-        return msgspec.json.decode(text, type=Manifest)
+        manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.DecodeError as error:
         raise OperationalError(f"{file} is damaged: {error}") from None
+    _check_paths(folder, manifest)
+    return manifest
+
+
+def _check_paths(folder: Path, manifest: Manifest) -> None:
+    """OperationalError: it names a file elsewhere, which is not to be read, nor told of."""
+    root = folder.resolve()
+    files = [file.path for stream in manifest.streams for part in stream.partitions for file in part.files]
+    files += [] if manifest.access is None else [manifest.access.path]
+    strange = [stream.name for stream in manifest.streams if "/" in stream.name]  # these become names of folders
+    strange += [path for path in files if not _is_below(root, path)]
+    if strange:
+        raise OperationalError(f"{folder / MANIFEST} names what is not in its folder: {strange[0]!r}")
+
+
+def _is_below(root: Path, path: str) -> bool:
+    """Whether it is there, and not behind a link."""
+    place = Path(path)
+    is_plain = path and "\0" not in path and ".." not in place.parts and not place.is_absolute()
+    return bool(is_plain) and os.path.realpath(root / place) == str(root / place)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -8,8 +8,8 @@
 | `PENSTOCK_USER` and `PENSTOCK_PASSWORD` | a user and a password                                        |
 
 Rules: a file is read anew for each connection, so that what it holds can be changed while programs run. It holds one
-line: a token, an nkey seed, or USER:PASSWORD. One that held some, and does not, is being written. What is given in the place of a file and looks like one of these is in no
-error.
+line: a token, an nkey seed, or USER:PASSWORD. One that held some, and does not, is being written. What is given in the
+place of a file and looks like one of these is in no error.
 """
 
 from __future__ import annotations
