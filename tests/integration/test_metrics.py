@@ -135,6 +135,26 @@ async def test_readiness_follows_nats_and_life_does_not(tmp_path: Path) -> None:
         assert page.value("penstock_subscription_gap_open_seconds") > 0
 
 
+@pytest.mark.parametrize("option", ["--http-token", "--auth"])
+async def test_strangers_hear_only_of_what_kind_it_is_that_a_broker_waits_for(tmp_path: Path, option: str) -> None:
+    arguments = (option, *(("s3cret",) if option == "--http-token" else ()))
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_broker(tmp_path / "data", *arguments, nats=server.url) as one,
+    ):
+        url = url_of(one)
+        assert (await get(f"{url}/readyz")).text == "ready\n"
+        server.kill()
+
+        async def says_why() -> str:
+            got = await get(f"{url}/readyz")
+            return got.text if got.status == 503 else ""
+
+        assert await eventually(says_why, "it is not ready without NATS") == "not connected to NATS\n"
+        told = (await get(f"{url}/readyz", token="s3cret")).text
+        assert told.startswith("not connected to NATS: ") is (option == "--http-token")
+
+
 async def test_a_broker_that_waits_for_others_says_for_what(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
         cluster = ClusterProcesses(tmp_path, server, 3)

@@ -1,7 +1,8 @@
 """What the HTTP port of a broker says.
 
 Rules: no page has a secret, or anything that somebody wrote into a message. A page of metrics is made in turns, so that
-messages flow meanwhile, and once for all who ask for it in that time. Life and readiness are told without a token.
+messages flow meanwhile, and once for all who ask for it in that time. Life and readiness are told without a token; but
+addresses and folders that a broker waits for only where nobody needs a token or a login, or to who has the token.
 
 | path       | 200                                                      | 503                                         |
 |------------|----------------------------------------------------------|---------------------------------------------|
@@ -38,6 +39,13 @@ def why_not_ready(driver: Driver) -> str:
     return ""
 
 
+def _kind_of_waiting(driver: Driver) -> str:
+    """Why it is not ready, for whoever may know no more."""
+    if driver.is_stopping:
+        return "the broker is stopping"
+    return "waiting for its part in the cluster" if driver.waits_for else "not connected to NATS"
+
+
 class Pages:
     """`token`: who asks for more than life and readiness must have it; None: nobody needs one."""
 
@@ -54,7 +62,7 @@ class Pages:
         self._measures = measures
         self._token = token
         self._making: asyncio.Task[bytes] | None = None
-        self._pages: dict[str, Callable[[], Awaitable[Answer]]] = {
+        self._pages: dict[str, Callable[[Asked], Awaitable[Answer]]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
             "/metrics": self._metrics,
@@ -71,7 +79,7 @@ class Pages:
             return Answer(405, b"only GET and HEAD\n", headers=(("allow", ", ".join(_METHODS)),))
         if path not in self._open_to_all and not self._may_see(asked.authorization):
             return Answer(401, b"a bearer token is needed (http_token)\n", headers=(("www-authenticate", "Bearer"),))
-        return await page()
+        return await page(asked)
 
     def _may_see(self, authorization: str) -> bool:
         """Whether whoever sends this may see everything that is shown here."""
@@ -81,19 +89,22 @@ class Pages:
         given = authorization[len(_BEARER) :].strip()
         return is_bearer and hmac.compare_digest(given.encode("latin-1"), self._token.encode())
 
-    async def _health(self) -> Answer:
+    async def _health(self, asked: Asked) -> Answer:
         if await self._looks.look() is None:
             return Answer(503, f"the disk has not answered within {limits.DISK_LOOK_MS} ms\n".encode())
         if stalled := self._driver.stalled_syncs:
             return Answer(503, f"syncs of {stalled} logs have not come back\n".encode())
         return Answer(200, b"ok\n")
 
-    async def _readiness(self) -> Answer:
+    async def _readiness(self, asked: Asked) -> Answer:
         if why := why_not_ready(self._driver):
-            return Answer(503, f"{why}\n".encode())
+            is_private = self._token is not None or self._driver.server.guard.is_guarded
+            is_known = self._token is not None and self._may_see(asked.authorization)
+            told = _kind_of_waiting(self._driver) if is_private and not is_known else why
+            return Answer(503, f"{told}\n".encode())
         return Answer(200, b"ready\n")
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self, asked: Asked) -> Answer:
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._make(), name="metrics")
         return Answer(200, await asyncio.shield(self._making), CONTENT_TYPE)
