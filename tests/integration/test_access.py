@@ -294,6 +294,7 @@ async def test_an_authenticated_broker_may_listen_beyond_this_machine(tmp_path) 
                 return False
 
             await eventually(is_refused, "nobody is let in without a proof")
+            guarded.logged(r"WARNING.* 0\.0\.0\.0:\d+ speaks no TLS: .* take over .* set tls_cert")
         finally:
             guarded.end()
 

@@ -47,7 +47,7 @@ from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
 from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
-from penstock.broker.setting_values import voters_advice
+from penstock.broker.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.broker.tls import ServerTls
@@ -232,16 +232,22 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
     return True
 
 
+def _advise(config: BrokerConfig, listens: Address) -> None:
+    """Say loudly what an operator should know."""
+    for advice in (voters_advice(config.voters), plain_beyond_reach(listens, has_tls=bool(config.tls))):
+        if advice is not None:
+            _log.warning("%s", advice)
+
+
 async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -> Addresses:
     loop = asyncio.get_running_loop()
-    if (advice := voters_advice(config.voters)) is not None:
-        _log.warning("%s", advice)
     servers = config.nats
     if servers is None:
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
     exporter = exporter_of(config)
     (listeners, client_address), vfs = bind(config.listen), RealVfs(config.data_dir)
+    _advise(config, client_address)
     http = None if config.http is None else bind_http(config.http, is_chosen="http" in config.origins)
     settings = _settings(config, running, vfs, servers, config.advertise or client_address, open_files_max)
     node = Node(vfs, settings, random.SystemRandom())

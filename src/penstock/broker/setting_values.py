@@ -35,6 +35,17 @@ class Voter(NamedTuple):
         return f"{self.broker_id}@{self.address}"
 
 
+def plain_beyond_reach(listen: Address, *, has_tls: bool) -> str | None:
+    """What an operator should know about an address for clients and brokers without TLS, or None."""
+    if has_tls or listen.is_loopback:
+        return None
+    return (
+        f"{listen} speaks no TLS: whoever is on the way between this broker and others, or its clients, can read "
+        "what is sent, and take over a connection that has logged in. Have a network that you trust, or set tls_cert "
+        "(--tls-cert)"
+    )
+
+
 def voters_advice(voters: tuple[Voter, ...]) -> str | None:
     """What an operator should know about so many voters, or None."""
     if len(voters) == 2:

@@ -10,7 +10,7 @@ import pytest
 from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import ConfigError
 from penstock.broker.config import load, to_toml
-from penstock.broker.setting_values import voters_advice
+from penstock.broker.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.settings import SETTINGS
 
 
@@ -390,3 +390,13 @@ def test_a_token_can_be_sent_in_a_header(token: str) -> None:
 
 def test_a_token_needs_no_nats_of_its_own() -> None:
     assert load(environment={}, flags={"http_token": "s3cret"}).nats is None
+
+
+@pytest.mark.parametrize(
+    ("listen", "has_tls", "is_told"),
+    [("127.0.0.1:7422", False, False), ("0.0.0.0:7422", True, False), ("0.0.0.0:7422", False, True)],
+)
+def test_what_is_reached_from_other_machines_without_tls_is_told(listen: str, has_tls: bool, is_told: bool) -> None:
+    told = plain_beyond_reach(parse_address(listen), has_tls=has_tls)
+    assert (told is not None) is is_told
+    assert told is None or told.startswith("0.0.0.0:7422 speaks no TLS")
