@@ -342,6 +342,7 @@ class Server:
 
     def sweep(self) -> None:
         """Close connections that are silent in the middle of something, or do not take their answers."""
+        self.usage.sweep()
         now_us = self._elapsed_us()
         for connection in list(self.connections):
             reason = connection.overdue(now_us)
