@@ -30,6 +30,7 @@ from penstock.metadata.commands import (
     Election,
     ElectionReason,
     ElectLeaders,
+    ExportUsers,
     FenceBroker,
     FormCluster,
     MarkKeys,
@@ -186,6 +187,7 @@ COMMANDS: dict[str, Command] = {
         name="ann", changed_us=1_700_000_009_000_001, add=(Rule(Operation.READ, subject="orders.>"),), by="ann"
     ),
     "delete-user": DeleteUser(name="bob", deleted_us=1_700_000_009_000_002, by="ann"),
+    "export-users": ExportUsers(exported_us=1_700_000_009_000_004, after="bob", by="ann"),
     "delete-stream-by": DeleteStream(stream_id=5, by="ann", at_us=1_700_000_009_000_003),
 }
 

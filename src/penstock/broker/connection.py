@@ -330,6 +330,8 @@ class Connection:
             self._send_error(caller, response)
             if response.code == ErrorCode.UNAUTHENTICATED:
                 self._is_nobody(response)
+            elif response.code == ErrorCode.NOT_AUTHORIZED:
+                self._owner.denied(caller, response)
             # Whoever logs in anew does it on another connection, and ends this one once what is in flight is answered.
             if caller.api == Api.PEER_HELLO or self._refused_as_nobody > limits.IN_FLIGHT_REQUESTS_MAX:
                 self.finish()

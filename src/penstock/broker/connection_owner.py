@@ -41,6 +41,9 @@ class ConnectionOwner(Protocol):
     def login_failed(self, connection: Connection, error: RemoteError) -> None:
         """Somebody did not prove who he is; the connection is closed."""
 
+    def denied(self, caller: Caller, error: RemoteError) -> None:
+        """Somebody has asked for what he may not do."""
+
     def login_answered(self, connection: Connection) -> None:
         """It has come further in a login; to its end, if `who` is there."""
 

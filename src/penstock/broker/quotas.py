@@ -5,7 +5,8 @@ taken out of it, below nothing if need be: so one request may be as large as any
 has filled again are refused with `throttled`, which says how long that takes. The answer to the one before has said so
 already (`throttle_ms`): who waits so long is not refused. Nothing of one that is refused was done, and nothing is held
 for it. A fetch that has waited is looked at once more when its answer is there: many that wait bring no more than one.
-Brokers and administrators' rates count like anybody's; who has no quota costs a look.
+Brokers and administrators' rates count like anybody's; who has no quota costs a look. A bucket that is full is
+forgotten, so of those who were deleted nothing stays; and one who is made anew under that name has another.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ class Usage:
         self.throttled = 0  # requests that were refused
         self._limits_of = limits_of
         self._elapsed_us = elapsed_us
-        self._buckets: dict[tuple[str, Kind], _Bucket] = {}
+        self._buckets: dict[tuple[str, int, Kind], _Bucket] = {}
 
     def _bucket(self, who: Principal, kind: Kind) -> _Bucket | None:
         if (allowed := self._limits_of(who)) is None:
             return None
         rate = allowed.append_bytes_per_s if kind is Kind.APPEND else allowed.fetch_bytes_per_s
-        key = (who.name, kind)
+        key = (who.name, who.made_index, kind)
         if rate is None:
             self._buckets.pop(key, None)
             return None
@@ -97,6 +98,19 @@ class Usage:
             bucket = self._buckets[key] = _Bucket(rate, now_us)
         bucket.fill(rate, now_us)
         return bucket
+
+    @property
+    def kept(self) -> int:
+        """How many buckets there are."""
+        return len(self._buckets)
+
+    def sweep(self) -> None:
+        """Forget those that are full: a new one is."""
+        now_us = self._elapsed_us()
+        for key, bucket in list(self._buckets.items()):
+            bucket.fill(bucket.rate, now_us)
+            if bucket.level >= bucket.rate:
+                del self._buckets[key]
 
     def asked(self, who: Principal, request: Request, raw_bytes: int) -> RemoteError | None:
         """A user asks, with so many bytes; why nothing is taken of it now, None if it is."""

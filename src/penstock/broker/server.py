@@ -28,7 +28,7 @@ from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
 from penstock.broker.handshakes import Handshakes
 from penstock.broker.quotas import Usage
-from penstock.broker.request_meters import RequestMeters
+from penstock.broker.request_meters import RequestMeters, name_of
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
 from penstock.messages import PeerHelloRequest, Request
@@ -37,6 +37,7 @@ _log = logging.getLogger("penstock.server")
 
 _BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
+_DENIAL_CHARS_MAX = 300  # of a line in the log: it has names that clients have sent
 
 
 def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
@@ -144,6 +145,7 @@ class Server:
         self._all_closed = asyncio.Event()
         self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
         self._login_complaints = Complaints(limits.LOGIN_COMPLAINT_INTERVAL_MS)
+        self._denial_complaints = Complaints()
 
     def start(self) -> None:
         """Begin to accept."""
@@ -272,6 +274,14 @@ class Server:
         if (line := self._login_complaints.line("login", text, self._elapsed_us())) is not None:
             _log.warning("%s", line)
 
+    def denied(self, caller: Caller, error: RemoteError) -> None:
+        """Tell who has asked for what, and from where; many of one kind do not hide those of another."""
+        api = name_of(caller.api)
+        said = " ".join(error.message.split())[:_DENIAL_CHARS_MAX]
+        text = f"denied: {api} from {caller.connection.peer}: {said}"
+        if (line := self._denial_complaints.line(api, text, self._elapsed_us())) is not None:
+            _log.warning("%s", line)
+
     def login_answered(self, connection: Connection) -> None:
         """Whoever has logged in is known."""
         if self._unknown.pop(connection, connection) is None and connection.who is None:
@@ -332,6 +342,7 @@ class Server:
 
     def sweep(self) -> None:
         """Close connections that are silent in the middle of something, or do not take their answers."""
+        self.usage.sweep()
         now_us = self._elapsed_us()
         for connection in list(self.connections):
             reason = connection.overdue(now_us)

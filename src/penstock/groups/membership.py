@@ -4,7 +4,9 @@ Rules: a generation is what the members have been granted. It is written to the 
 what is committed is told, so the next coordinator knows what every member may believe. A partition that a member was
 granted goes to another one only when that member has said that it does not have it, or is gone. A member is gone when
 it says so, or has not been heard of for its session; it comes back as another member, with another id. What a member
-commits counts only for partitions that it was granted, no later than the generation it names.
+commits counts only for partitions that it was granted, no later than the generation it names. A member is that of the
+user who made it: for everybody else there is none with its id. It is nothing to those who read other streams, too: they
+may be anybody's who has chosen the same name for a group.
 
 Theory: two sets make a partition change hands without two members having it. `granted` is what a member may have; it
 is in the log. The target is what it should have; it follows from who is there. A member is told what is in both. So
@@ -46,11 +48,12 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     since: int
 
 
-class Granted(msgspec.Struct, frozen=True):
+class Granted(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a member may have, and how long it may be silent."""
 
     session_ms: int
     grants: tuple[Grant, ...]
+    by: str = ""  # whose it is; empty: nobody had to log in, or it was granted before that was written
 
 
 class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,7 +66,7 @@ class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
 class Beat(NamedTuple):
     """One heartbeat. `number` rises with each of a member, from 1: the first one joins.
 
-    `leader_epoch` is that of the coordinator whose answer the member heard last; 0: of none.
+    `leader_epoch` is that of the coordinator whose answer the member heard last; 0: of none. `by`: who sends it.
     """
 
     member_id: str
@@ -72,6 +75,7 @@ class Beat(NamedTuple):
     owned: frozenset[Part]
     session_ms: int
     leader_epoch: int
+    by: str = ""
 
 
 class Told(NamedTuple):
@@ -83,7 +87,8 @@ class Told(NamedTuple):
 
 
 class _Member:
-    def __init__(self, session_ms: int, now_us: int, granted: Iterable[Part] = ()) -> None:
+    def __init__(self, session_ms: int, now_us: int, granted: Iterable[Part] = (), by: str = "") -> None:
+        self.by = by
         self.beat: Beat | None = None  # the last; None: this coordinator has heard none yet
         # Of what it is granted: what it said last, and what it was told since. Before this coordinator knows, all.
         self.may_have = set(granted)
@@ -109,7 +114,7 @@ class Membership:
         self._leader_epoch = leader_epoch
         self._written: dict[str, frozenset[Part]] | None = None  # what remains to each in all that may come to be
         self._members = {
-            one: _Member(granted.session_ms, now_us + _DEPOSED_US, self._granted(one))
+            one: _Member(granted.session_ms, now_us + _DEPOSED_US, self._granted(one), granted.by)
             for one, granted in generation.members.items()
         }
         # What follows from who is there is found once, and not with every heartbeat.
@@ -122,10 +127,7 @@ class Membership:
     def streams(self) -> frozenset[int]:
         """What its members read, or have."""
         if self._streams is None:
-            beats = (member.beat for member in self._members.values())
-            wanted = frozenset[int]().union(*(beat.streams for beat in beats if beat is not None))
-            had = (part.stream_id for member_id in self._members for part in self._granted(member_id))
-            self._streams = wanted.union(had)
+            self._streams = frozenset[int]().union(*map(self._read_by, self._members))
         return self._streams
 
     @property
@@ -133,8 +135,25 @@ class Membership:
         """Who is in it, as far as is known now."""
         return frozenset(self._members)
 
+    def readers(self, stream_ids: Iterable[int]) -> list[str]:
+        """Who of them reads one of these streams, or has something of it, sorted."""
+        wanted = frozenset(stream_ids)
+        return sorted(one for one in self._members if not wanted.isdisjoint(self._read_by(one)))
+
+    def _read_by(self, member_id: str) -> set[int]:
+        beat = self._members[member_id].beat
+        streams = {part.stream_id for part in self._granted(member_id)}
+        return streams if beat is None else streams | beat.streams
+
+    def check_own(self, member_id: str, by: str) -> None:
+        """RemoteError unknown_member: it is somebody else's. Empty: nobody has to log in."""
+        member = self._members.get(member_id)
+        if member is not None and by and member.by and member.by != by:
+            raise unknown_member(member_id)
+
     def heard(self, beat: Beat, now_us: int) -> None:
         """A member has said that it is there. RemoteError unknown_member, too_large."""
+        self.check_own(beat.member_id, beat.by)
         member = self._members.get(beat.member_id)
         if member is None:
             if beat.number != 1:
@@ -142,10 +161,13 @@ class Membership:
             if len(self._members) >= limits.GROUP_MEMBERS_MAX:
                 text = f"the group has {limits.GROUP_MEMBERS_MAX} members already"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
-            member = self._members[beat.member_id] = _Member(beat.session_ms, now_us)
+            member = self._members[beat.member_id] = _Member(beat.session_ms, now_us, by=beat.by)
         if member.beat is not None and beat.number <= member.beat.number:
             return  # it was late, on another connection, or comes twice
         if member.beat is None or (beat.streams, beat.session_ms) != (member.beat.streams, member.beat.session_ms):
+            self._changed()
+        if beat.by and not member.by:  # it was granted before anybody had to log in
+            member.by = beat.by
             self._changed()
         member.beat = beat
         if beat.leader_epoch == self._leader_epoch:  # else it may have been sent before a coordinator told it more
@@ -155,8 +177,9 @@ class Membership:
         member.session_ms = beat.session_ms
         member.deadline_us = now_us + beat.session_ms * 1_000
 
-    def left(self, member_id: str) -> None:
-        """A member is gone, and has nothing any more."""
+    def left(self, member_id: str, by: str = "") -> None:
+        """A member is gone, and has nothing any more. RemoteError unknown_member: that is not for him to say."""
+        self.check_own(member_id, by)
         self._members.pop(member_id, None)
         self._changed()
 
@@ -182,8 +205,8 @@ class Membership:
         for member_id, parts in kept.items():
             wanted = {part: number for part in self._target[member_id] if part not in taken}
             grants = sorted({**parts, **wanted}.items())
-            session_ms = self._members[member_id].session_ms
-            members[member_id] = Granted(session_ms, tuple(Grant(*part, since) for part, since in grants))
+            member = self._members[member_id]
+            members[member_id] = Granted(member.session_ms, tuple(Grant(*p, since) for p, since in grants), member.by)
         # What was announced, and then not written, holds back what it takes away until another one is.
         self._is_calm = members == self.generation.members and self._written is None
         return None if self._is_calm else Generation(number, members)
@@ -262,7 +285,7 @@ def _parts(granted: Granted) -> frozenset[Part]:
 
 
 def in_use(group: str, count: int) -> RemoteError:
-    """It has so many members, and only they commit."""
+    """So many of its members read that, and only they commit."""
     who = "1 member" if count == 1 else f"{count} members"
     text = f"group {group!r} has {who}: only they commit; stop them, or wait until they are gone"
     return RemoteError(ErrorCode.GROUP_IN_USE, text, members=count)

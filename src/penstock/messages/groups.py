@@ -67,8 +67,8 @@ class OffsetCommit(msgspec.Struct, frozen=True, kw_only=True):
 class CommitOffsetsRequest(Request, frozen=True, kw_only=True):
     """Commit offsets, all or none. `stream_id` and `partition` are those of `__offsets`.
 
-    Of a group with members only they commit, each of what it has: `member_id` says who, and `generation` which the last
-    one is that it was told.
+    Of streams that members of the group read only they commit, each of what it has: `member_id` says who, and
+    `generation` which the last one is that it was told. A member is that of the user who made it.
     """
 
     stream_id: StreamIdField
@@ -142,14 +142,14 @@ class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
 
 
 class FetchOffsetsResponse(Response, frozen=True, kw_only=True):
-    """By partition, in order; those of which nothing is committed are left out. `members`: who has which."""
+    """By partition, in order; those of which nothing is committed are left out. `members`: who reads the stream."""
 
     offsets: tuple[CommittedOffset, ...]
     members: tuple[GroupMember, ...] = ()
 
 
 class GroupStream(msgspec.Struct, frozen=True, kw_only=True):
-    """A group, a stream, and of how many partitions it has committed offsets."""
+    """A group, a stream, of how many partitions it has committed offsets, and how many members read it."""
 
     group: str
     stream_id: StreamIdField

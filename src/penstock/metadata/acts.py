@@ -1,7 +1,8 @@
 """Which commands are acts: what somebody did to the cluster, and `__audit` tells.
 
-Rules: an act has changed something, was asked for by a client, and is about users' own streams, or users. Only where
-there are users; the image knows the index of the last one, so that whoever writes knows whether it has all.
+Rules: an act has changed something, or has told what checks secrets; it was asked for by a client, and is about users'
+own streams, or users. Only where there are users; the image knows the index of the last one, so that whoever writes
+knows whether it has all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from penstock.metadata.commands import (
     CreateUser,
     DeleteStream,
     DeleteUser,
+    ExportUsers,
     ReportArchived,
     SetIntake,
     TruncatePartition,
@@ -23,7 +25,7 @@ from penstock.metadata.commands import (
 from penstock.metadata.image import Outcome
 
 _OF_STREAMS = CreateStream | AlterStream | AddPartitions | DeleteStream | SetIntake
-_OF_USERS = CreateUser | AlterUser | DeleteUser | ChangeRules
+_OF_USERS = CreateUser | AlterUser | DeleteUser | ChangeRules | ExportUsers
 
 
 def is_act(command: Command, outcome: Outcome) -> bool:

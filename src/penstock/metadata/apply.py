@@ -11,7 +11,7 @@ A command that is refused changes nothing but the index.
 | `growth`      | add partitions, mark keys                                       |
 | `widening`    | add replicas                                                    |
 | `brokers`     | register, fence and stop broker                                 |
-| `users`       | create, alter, delete user, change rules                        |
+| `users`       | create, alter, delete, export users, change rules               |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
 | `elections`   | who leads one partition: what all of them come to               |
 """
@@ -38,6 +38,7 @@ from penstock.metadata.commands import (
     DeleteStream,
     DeleteUser,
     ElectLeaders,
+    ExportUsers,
     FenceBroker,
     FormCluster,
     MarkKeys,
@@ -73,6 +74,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     AlterUser: users.alter_user,
     DeleteUser: users.delete_user,
     ChangeRules: users.change_rules,
+    ExportUsers: users.export_users,
 }
 
 

@@ -287,6 +287,14 @@ class ChangeRules(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="
     by: str = ""
 
 
+class ExportUsers(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="export_users"):
+    """Somebody is told of users all of which they can be made again, a page behind `after`. It changes nothing."""
+
+    exported_us: int
+    after: str = ""
+    by: str = ""
+
+
 Command = (
     CreateStream
     | AlterStream
@@ -309,6 +317,7 @@ Command = (
     | AlterUser
     | DeleteUser
     | ChangeRules
+    | ExportUsers
 )
 
 

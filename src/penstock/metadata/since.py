@@ -31,6 +31,7 @@ from penstock.metadata.commands import (
     CreateUser,
     DeleteStream,
     DeleteUser,
+    ExportUsers,
     ReportArchived,
     SetIntake,
     TruncatePartition,
@@ -40,7 +41,7 @@ from penstock.metadata.image import BrokerState
 Version = tuple[int, ...]
 
 COMMANDS: Mapping[type[Command], Version] = dict.fromkeys(
-    (CreateUser, AlterUser, DeleteUser, ChangeRules, AddReplicas), (0, 2)
+    (CreateUser, AlterUser, DeleteUser, ChangeRules, ExportUsers, AddReplicas), (0, 2)
 )
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}

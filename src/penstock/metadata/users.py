@@ -1,7 +1,8 @@
 """What becomes of users: created, altered, deleted, given rules and deprived of them.
 
-Rules: the first user makes everybody log in, so it is an administrator, and there is one at any time from then on:
-nobody can lock everybody out. Limits are asked when a command is proposed (`check_…`), not when it is applied.
+Rules: the first user makes everybody log in, so it is an administrator, and there is one at any time from then on who
+can log in whenever it is: nobody can lock everybody out, nor can two who change something at once. Limits are asked
+when a command is proposed (`check_…`), not when it is applied.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.access.rules import rule_mistake
 from penstock.access.users import EVERYBODY, credential_mistake, quotas_mistake, user_name_mistake
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
+from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser, ExportUsers
 from penstock.metadata.image import ClusterImage, Outcome
 
 Changed = tuple[ClusterImage, Outcome]
@@ -59,12 +60,17 @@ def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
 
 
 def check_way_in(image: ClusterImage, command: CreateUser | AlterUser | DeleteUser | ChangeRules) -> None:
-    """RemoteError change_refused: no administrator would be left who can log in whenever it is; or as it is applied."""
-    changed, _ = _CHANGES[type(command)](image, image.index + 1, command)
-    rulers = [changed.users[name] for name in changed.administrators()]
-    if changed.users and not any(one.expires_us is None for user in rulers for one in user.credentials):
+    """RemoteError, as when it is applied: change_refused, nobody who rules would be left who can always log in."""
+    _CHANGES[type(command)](image, image.index + 1, command)
+
+
+def _way_left(image: ClusterImage) -> ClusterImage:
+    """It, of whose administrators something has changed. RemoteError change_refused."""
+    rulers = [image.users[name] for name in image.administrators()]
+    if not any(one.expires_us is None for user in rulers for one in user.credentials):
         text = "what all administrators log in with would expire: leave one who has a credential without an end"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+    return image
 
 
 def _is_bounded(rule: Rule) -> bool:
@@ -108,7 +114,7 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
         text = "the first user is to be an administrator: from then on everybody has to log in, and somebody must rule"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     if not image.users:
-        image = replace(image, decoy_key=command.chance)
+        return _way_left(_with(replace(image, decoy_key=command.chance), user)), Outcome(changed=True)
     return _with(image, user), Outcome(changed=True)
 
 
@@ -125,7 +131,8 @@ def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
     if not altered.credentials and user.credentials:
         text = f"user {command.name!r} would have nothing to log in with; delete it if that is meant"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
-    return _with(image, altered), Outcome(changed=True)
+    changed = _with(image, altered)
+    return _way_left(changed) if user.is_admin else changed, Outcome(changed=True)
 
 
 def _proofs(user: User) -> list[tuple[str, bytes]]:
@@ -152,9 +159,10 @@ def _altered(user: User, command: AlterUser) -> User:
 
 def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed:
     """See `DeleteUser`. RemoteError user_not_found, change_refused."""
-    image.user(command.name)
+    user = image.user(command.name)
     _check_ruled(image, command.name)
-    return image.without_user(command.name), Outcome(changed=True)
+    changed = image.without_user(command.name)
+    return _way_left(changed) if user.is_admin else changed, Outcome(changed=True)
 
 
 def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Changed:
@@ -169,7 +177,13 @@ def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Chang
     changed = msgspec.structs.replace(user, rules=rules)
     if user.is_admin and not changed.is_admin:
         _check_ruled(image, command.name)
+        return _way_left(_with(image, changed)), Outcome(changed=True)
     return _with(image, changed), Outcome(changed=True)
+
+
+def export_users(image: ClusterImage, index: int, command: ExportUsers) -> Changed:
+    """See `ExportUsers`. It is an act, so it counts as a change."""
+    return image, Outcome(changed=True)
 
 
 def _check_ruled(image: ClusterImage, without: str) -> None:

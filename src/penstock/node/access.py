@@ -18,7 +18,7 @@ Administrators get the state of such a broker, and nothing of what is stored.
 | create stream                          | `create`, on its subject                                                |
 | alter stream, set intake               | `alter`                                                                 |
 | delete stream, truncate                | `delete`                                                                |
-| commit offsets, heartbeat of a member  | `commit_offsets`, of each stream, for the group                         |
+| commit offsets, heartbeat of a member  | `commit_offsets`, of each stream, for the group; of one's own members   |
 | report archived                        | `commit_offsets`                                                        |
 | fetch offsets, list groups             | the same, or `read`                                                     |
 | metadata, find streams                 | told of the streams with which something may be done                    |
@@ -300,6 +300,12 @@ class Access:
         """The user who asks; "" where nobody has to log in, or a broker asks."""
         is_user = self._image().is_guarded and self.who not in (None, THE_BROKER)
         return self.who.name if is_user and self.who is not None else ""
+
+    @property
+    def asker(self) -> str:
+        """Who asks, one word for each user that there ever was; empty: nobody has to log in, or a broker asks."""
+        is_user = self.is_guarded and self.who not in (None, THE_BROKER)
+        return f"{self.who.name}/{self.who.made_index}" if is_user and self.who is not None else ""
 
     def is_ruler(self, name: str) -> bool:
         """Whether that user may do everything."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
@@ -147,8 +148,11 @@ class Administration:
         now = self._clock()
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         brokers, ready = self._placing.brokers(), self._placing.ready(request.config)
-        by = self._access.signature
-        existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready), by=by)
+        by, who = self._access.signature, self._access.who
+        try:
+            existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready), by=by)
+        except RemoteError as error:
+            raise self._as_seen(error, request.config.name, who) from None
         if existing is not None:
             self._wait(existing, done, deadline_us, is_new=False)
             return
@@ -164,12 +168,22 @@ class Administration:
 
         def made(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
-                done(outcome)
+                done(self._as_seen(outcome, request.config.name, who))
                 return
             assert outcome.stream is not None
             self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
 
         self._propose(command, made)
+
+    def _as_seen(self, error: RemoteError, name: str, who: Principal | None) -> RemoteError:
+        """What somebody is told who asks for the name of a stream that is there: nothing of one that is not for him."""
+        if error.code != ErrorCode.STREAM_EXISTS:
+            return error
+        self._access.who = who  # others may have asked meanwhile
+        there = self._image.names.get(name)
+        if there is not None and self._access.may_see(self._image.streams[there]):
+            return error
+        return RemoteError(ErrorCode.STREAM_EXISTS, f"the name {name!r} is taken: take another one")
 
     def _make_staged(self, request: StagedStreamRequest, done: Done) -> None:
         """A stream for what is staged for another one, on the very replicas of that."""

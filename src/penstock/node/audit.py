@@ -7,8 +7,9 @@ Rules: a row is of a command that the metadata leader has taken and that has cha
 leader of `__audit`, which hears of all commands like any other broker. The last row says up to where they are written,
 so each is there once, whoever led meanwhile. Every broker remembers the last AUDIT_ACTS_KEPT of them: what was done
 before that, or before its snapshot, while nobody wrote, is told as a gap: `act` is "unknown", and the index that of the
-last one. Secrets, and what checks them, are in no row. The stream is made once there are users; nobody is somebody
-before that.
+last one. Where no row is left, for all are as old as rows may become, so are the acts that they told of. Secrets, and
+what checks them, are in no row. The stream is made once there are users; nobody is somebody before that. One of that
+name that users made, before it was kept for this, is left alone, and nothing is told: the log of the broker says so.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from penstock.metadata.commands import (
     CreateUser,
     DeleteStream,
     DeleteUser,
+    ExportUsers,
     ReportArchived,
     SetIntake,
     TruncatePartition,
@@ -73,6 +75,7 @@ class Act(NamedTuple):
 
     at: int  # the index of the command
     row: bytes
+    when_us: int = 0  # 0: not known
 
 
 def act_of(index: int, command: Command, outcome: Outcome) -> Act | None:
@@ -80,12 +83,14 @@ def act_of(index: int, command: Command, outcome: Outcome) -> Act | None:
     if not is_act(command, outcome) or (told := _told(command, outcome)) is None:
         return None
     by = getattr(command, "by", "")
-    fields = {"index": index, "time": _time(_when_us(command)), "by": by, **told}
-    return Act(index, _encoder.encode({name: value for name, value in fields.items() if value not in (None, "")}))
+    when_us = _when_us(command)
+    fields = {"index": index, "time": _time(when_us), "by": by, **told}
+    row = _encoder.encode({name: value for name, value in fields.items() if value not in (None, "")})
+    return Act(index, row, when_us)
 
 
 def _when_us(command: Command) -> int:
-    for name in ("at_us", "created_us", "altered_us", "deleted_us", "changed_us", "since_us"):
+    for name in ("at_us", "created_us", "altered_us", "deleted_us", "changed_us", "exported_us", "since_us"):
         if when_us := getattr(command, name, 0):
             return int(when_us)
     return 0
@@ -133,6 +138,8 @@ def _told(command: Command, outcome: Outcome) -> dict[str, Any] | None:
         case ChangeRules():
             both = {"added": list(map(str, command.add)), "dropped": list(map(str, command.drop))}
             return {"act": "change_rules", "user": command.name, **{name: one for name, one in both.items() if one}}
+        case ExportUsers():
+            return {"act": "export_users", "after": command.after}
     return None
 
 
@@ -168,7 +175,10 @@ class Audit:
         image: Callable[[], ClusterImage],
         partitions: Mapping[PartitionKey, Partition],
         write: Callable[[Partition, Inside, bytearray], None],
+        wall_us: Callable[[], int],
     ) -> None:
+        self._wall_us = wall_us
+        self._is_anothers_told = False
         self._outbox = outbox
         self._image = image
         self._partitions = partitions
@@ -202,9 +212,23 @@ class Audit:
         elif self._written is not None:
             self._write_missing(partition, self._written)
 
+    def _left(self, written: int, *, was_empty: bool) -> list[Act]:
+        """What is known and not written; `was_empty`: nothing has ever been."""
+        if written or was_empty:
+            return [act for act in self._acts if act.at > written]
+        aged_us = self._wall_us() - limits.AUDIT_AGE_MS * 1_000
+        return [act for act in self._acts if act.when_us >= aged_us]
+
     def _led(self) -> Partition | None:
-        stream_id = self._image().names.get(AUDIT_STREAM)
+        image = self._image()
+        stream_id = image.names.get(AUDIT_STREAM)
         if stream_id is None:
+            return None
+        if not image.streams[stream_id].config.is_internal:
+            if image.users and not self._is_anothers_told:
+                self._is_anothers_told = True
+                text = "so what is done is not told; delete it"
+                self._outbox.notice(f"a stream that users made is called {AUDIT_STREAM!r}, {text}")
             return None
         partition = self._partitions.get(PartitionKey(stream_id, PartitionId(0)))
         if partition is None or partition.leadership is None or not partition.is_writable or partition.when_idle:
@@ -228,8 +252,8 @@ class Audit:
         self._outbox.work(Lane.READ, reading.run, done)
 
     def _write_missing(self, partition: Partition, written: int) -> None:
-        acts = [act for act in self._acts if act.at > written]
-        if written < self._known_from and written:
+        acts = self._left(written, was_empty=not partition.log.log_end)
+        if written < self._known_from:
             gap = {"index": self._known_from, "act": "unknown", "after": written}
             acts.insert(0, Act(self._known_from, _encoder.encode(gap)))
         acts = acts[: limits.AUDIT_ROWS_AT_ONCE]

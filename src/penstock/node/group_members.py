@@ -56,8 +56,8 @@ class GroupMembers:
         self._readable = readable
         self._groups: dict[str, _Group] = {}
 
-    def heartbeat(self, request: GroupHeartbeatRequest, now_us: int) -> GroupHeartbeatResponse:
-        """A member is there, or leaves. RemoteError unknown_member, too_large."""
+    def heartbeat(self, request: GroupHeartbeatRequest, now_us: int, by: str = "") -> GroupHeartbeatResponse:
+        """A member is there, or leaves. `by`: who says so. RemoteError unknown_member, too_large."""
         group = self._load(request.group, now_us)
         if group is None:
             if request.is_leaving or request.number != 1:
@@ -66,7 +66,7 @@ class GroupMembers:
             group = self._groups[request.group] = _Group(Membership(Generation(0), self._leader_epoch, now_us))
         membership = group.membership
         if request.is_leaving:
-            membership.left(request.member_id)
+            membership.left(request.member_id, by)
         else:
             streams = frozenset(int(one) for one in request.stream_ids)
             count = sum(map(self._partitions_of, streams | membership.streams))
@@ -75,8 +75,8 @@ class GroupMembers:
                 text = f"the streams of the group have {count} partitions; the limit is {limits.GROUP_PARTITIONS_MAX}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
             owned = frozenset(Part(int(one.stream_id), int(one.partition)) for one in request.owned)
-            beat = Beat(request.member_id, request.number, streams, owned, request.session_ms, request.leader_epoch)
-            membership.heard(beat, now_us)
+            asked = (request.session_ms, request.leader_epoch, by)
+            membership.heard(Beat(request.member_id, request.number, streams, owned, *asked), now_us)
         self._advance(request.group, group)
         if request.is_leaving:
             return self._answer(membership.generation.number, (), is_settled=True)
@@ -93,20 +93,22 @@ class GroupMembers:
             generation=generation, leader_epoch=self._leader_epoch, assigned=assigned, is_settled=is_settled
         )
 
-    def check_commit(self, request: CommitOffsetsRequest, now_us: int) -> None:
+    def check_commit(self, request: CommitOffsetsRequest, now_us: int, by: str = "") -> None:
         """RemoteError unknown_member, fenced_generation, group_in_use."""
         group = self._load(request.group, now_us)
         if request.member_id is None:
-            if group is not None and group.membership.members:
-                raise in_use(request.group, len(group.membership.members))
+            streams = {int(one.stream_id) for one in request.offsets}
+            if group is not None and (readers := group.membership.readers(streams)):
+                raise in_use(request.group, len(readers))
             return
         if group is None:
             raise unknown_member(request.member_id)
+        group.membership.check_own(request.member_id, by)
         parts = [Part(int(one.stream_id), int(one.partition)) for one in request.offsets if not one.is_begin]
         group.membership.check_commit(request.member_id, request.generation, parts)
 
     def having(self, name: str, stream_id: int, now_us: int) -> tuple[GroupMember, ...]:
-        """The members of a group, and which partitions of a stream each was granted."""
+        """Those who read a stream of a group's members, and which of its partitions each was granted."""
         group = self._load(name, now_us)
         if group is None:
             return ()
@@ -120,13 +122,13 @@ class GroupMembers:
                     if one.stream_id == stream_id
                 ),
             )
-            for member_id in sorted(group.membership.members)
+            for member_id in group.membership.readers([stream_id])
         )
 
-    def count(self, name: str, now_us: int) -> int:
-        """How many members a group has."""
+    def count(self, name: str, stream_id: int, now_us: int) -> int:
+        """How many members of a group read a stream."""
         group = self._load(name, now_us)
-        return 0 if group is None else len(group.membership.members)
+        return 0 if group is None else len(group.membership.readers([stream_id]))
 
     def _load(self, name: str, now_us: int) -> _Group | None:
         group = self._groups.get(name)

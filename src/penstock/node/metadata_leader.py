@@ -27,6 +27,7 @@ from penstock.base.subjects import AUDIT_STREAM
 from penstock.messages import (
     ChangeIsrRequest,
     CreateStreamRequest,
+    ExportUsersRequest,
     HeartbeatRequest,
     MarkKeysRequest,
     RegisterBrokerRequest,
@@ -240,6 +241,8 @@ class MetadataLeader:
             self._access.check(who, request)
             if isinstance(request, UserChange):
                 self._users.handle(request, done)
+            elif isinstance(request, ExportUsersRequest):
+                self._users.export(request, done)
             else:
                 self._administration.handle(request, done)
         except RemoteError as error:

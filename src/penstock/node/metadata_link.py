@@ -27,6 +27,7 @@ from penstock.messages import (
     CreateUserRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
+    ExportUsersRequest,
     ForwardRequest,
     ForwardResponse,
     ReportArchivedRequest,
@@ -52,6 +53,7 @@ Administrative = (
     | AlterUserRequest
     | DeleteUserRequest
     | ChangeRulesRequest
+    | ExportUsersRequest
 )
 Done = Callable[[Response | RemoteError], None]
 Local = Callable[[Request, Done, Principal | None], None]

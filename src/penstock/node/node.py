@@ -115,6 +115,7 @@ class Node:
             lambda: self._cluster.image,
             self._partitions,
             lambda partition, caller, data: self._storing.append_to(partition, caller, data),
+            lambda: self._now.wall_us,
         )
         self._cluster = Cluster(vfs, settings, *parts, self.access, self._audit)
         self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)

@@ -183,7 +183,7 @@ class GroupOffsets:
         kept = self._known(partition)
         assert kept.offsets is not None
         assert kept.members is not None
-        kept.members.check_commit(request, now.elapsed_us)
+        kept.members.check_commit(request, now.elapsed_us, self._access.asker)
         rows, places, added = [], list[Place](), 0
         for one in request.offsets:
             place = Place(request.group, one.stream_id, one.partition)
@@ -239,7 +239,7 @@ class GroupOffsets:
         if not request.is_leaving:
             for stream_id in request.stream_ids:
                 self._check_there(stream_id, 0)
-        self._outbox.reply(caller, kept.members.heartbeat(request, now.elapsed_us))
+        self._outbox.reply(caller, kept.members.heartbeat(request, now.elapsed_us, self._access.asker))
 
     def _list(self, caller: Hashable, request: ListGroupsRequest, raw: bytes | memoryview, now: Now) -> None:
         kept = self._known(self._of_offsets(request.stream_id, request.partition))
@@ -252,7 +252,7 @@ class GroupOffsets:
                 group=group,
                 stream_id=StreamId(stream_id),
                 partitions=count,
-                members=kept.members.count(group, now.elapsed_us),
+                members=kept.members.count(group, stream_id, now.elapsed_us),
             )
             for group, stream_id, count in found
             if self._access.may_see_group(self._image.streams.get(StreamId(stream_id)), group)

@@ -4,6 +4,8 @@ Rules: the first user makes everybody log in, brokers too: so there is none befo
 and all are of a version that knows what a user is.
 
     asked ─▶ may they? ─▶ proposed ─▶ applied ─▶ by every live broker ─▶ answered
+
+What checks users' secrets is told here, too: who is told is written down first.
 """
 
 from __future__ import annotations
@@ -27,16 +29,18 @@ from penstock.messages import (
     CreateUserResponse,
     DeleteUserRequest,
     DeleteUserResponse,
+    ExportUsersRequest,
     Request,
     Response,
     UserChangedResponse,
 )
-from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser
+from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser, ExportUsers
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.since import unknown_to
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
 from penstock.node.applied import AppliedByAll
+from penstock.node.exporting import exported
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 
@@ -109,6 +113,27 @@ class UserChanges:
                 )
 
         self._quorum.propose(command, made, placed)
+
+    def export(self, request: ExportUsersRequest, done: Done) -> None:
+        """Tell who may of a page of users, once it is written that he was told; `done` hears it once."""
+        if not self._image.users:
+            done(exported(self._image, request.after))
+            return
+
+        look_again = self._access.again(request)
+
+        def noted(outcome: Outcome | RemoteError) -> None:
+            answer: Response | RemoteError
+            try:
+                look_again()
+                answer = outcome if isinstance(outcome, RemoteError) else exported(self._image, request.after)
+            except RemoteError as error:
+                answer = error
+            done(answer)
+
+        after = request.after[: limits.USER_NAME_CHARS_MAX]
+        by = "" if self._access.who is None else self._access.who.name
+        self._quorum.propose(ExportUsers(exported_us=self._clock().wall_us, after=after, by=by), noted)
 
     def _command(self, request: UserChange) -> CreateUser | AlterUser | DeleteUser | ChangeRules:
         now_us = self._clock().wall_us

@@ -1,34 +1,30 @@
 """Users and rules: what any broker tells of them.
 
-Rules: what checks a secret is told to administrators who export it, for a backup, and to nobody else. Whoever is no
-administrator hears of himself and of what everybody may do.
+Rules: what checks a secret is told to administrators who export it, for a backup, and to nobody else (`exporting`).
+Whoever is no administrator hears of himself and of what everybody may do.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping
 
 from penstock.access import Operation, User
 from penstock.access.rules import is_admin, scope
 from penstock.access.users import EVERYBODY
-from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.messages import (
     CredentialInfo,
-    ExportUsersRequest,
-    ExportUsersResponse,
     ListUsersRequest,
     ListUsersResponse,
     Request,
     TestAccessRequest,
     TestAccessResponse,
-    UserExport,
     UserInfo,
 )
 from penstock.metadata.image import ClusterImage
 from penstock.node.access import Access
 from penstock.node.enquiries import Handler
+from penstock.node.exporting import page_of
 from penstock.node.step import Outbox
 
 
@@ -41,7 +37,6 @@ class Users:
         self._image = image
         self.handlers: Mapping[type[Request], Handler] = {
             ListUsersRequest: self._list,
-            ExportUsersRequest: self._export,
             TestAccessRequest: self._test,
         }
 
@@ -51,7 +46,7 @@ class Users:
         names = sorted(users) if self._access.is_free else sorted({who, EVERYBODY} & set(users))
         if request.names is not None:
             names = [name for name in names if name in request.names]
-        page, next_after = _page(names, request.after)
+        page, next_after = page_of(names, request.after)
         response = ListUsersResponse(
             users=tuple(user_info(users[name], self._image().owned.get(name, 0)) for name in page),
             next_after=next_after,
@@ -59,12 +54,6 @@ class Users:
             user=who,
         )
         self._outbox.reply(caller, response)
-
-    def _export(self, caller: Hashable, request: ExportUsersRequest, raw: bytes | memoryview, now: Now) -> None:
-        users = self._image().users
-        page, next_after = _page(sorted(users), request.after)
-        found = tuple(user_export(users[name]) for name in page)
-        self._outbox.reply(caller, ExportUsersResponse(users=found, next_after=next_after))
 
     def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
         image = self._image()
@@ -97,24 +86,6 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
             return TestAccessResponse(is_allowed=True, reason=str(rule), subjects=subjects)
     near = f"; nearest: {', '.join(map(str, nearest))}" if nearest else ""
     return TestAccessResponse(is_allowed=False, reason=f"no rule allows it{near}", subjects=subjects)
-
-
-def _page(names: list[str], after: str) -> tuple[list[str], str | None]:
-    """One answer's share of sorted names, and what to ask for the rest with."""
-    left = names[bisect_right(names, after) :]
-    page = left[: limits.USERS_PER_ANSWER_MAX]
-    return page, page[-1] if len(left) > len(page) else None
-
-
-def user_export(user: User) -> UserExport:
-    """All of which a user can be made again."""
-    return UserExport(
-        name=user.name,
-        created_us=user.created_us,  # type: ignore[arg-type]
-        credentials=user.credentials,
-        rules=user.rules,
-        quotas=user.quotas,
-    )
 
 
 def user_info(user: User, streams: int) -> UserInfo:

@@ -92,3 +92,30 @@ def test_another_quota_counts_from_the_next_request_on() -> None:
     world.quotas["bob"] = Quotas()
     assert world.usage.asked(BOB, APPEND, 1 << 30) is None
     assert world.told_ms(BOB, FETCHED, 1 << 30) == 0
+
+
+def test_a_user_that_is_made_anew_owes_nothing_for_the_one_before() -> None:
+    world = World()
+    assert world.usage.asked(BOB, APPEND, 100_000) is None
+    assert world.usage.asked(BOB, APPEND, 1) is not None
+    assert world.usage.asked(Principal("bob", 9), APPEND, 1) is None
+    assert world.usage.asked(Principal("bob", 1, "token-2"), APPEND, 1) is not None, "with another credential"
+
+
+def test_of_whom_nothing_is_owed_nothing_is_kept() -> None:
+    world = World()
+    assert world.usage.asked(BOB, APPEND, 3_000) is None  # of 1,000 a second
+    world.usage.answered(BOB, FETCHED, 2_000)
+    world.quotas.clear()  # as one who was deleted
+    world.wait(900)
+    world.usage.sweep()
+    assert world.usage.kept == 2
+    world.wait(200)
+    world.usage.sweep()
+    assert world.usage.kept == 1
+    world.wait(2_000)
+    world.usage.sweep()
+    assert world.usage.kept == 0
+    world.quotas["bob"] = Quotas(1_000, 2_000, None)
+    assert world.usage.asked(BOB, APPEND, 1_000) is None
+    assert world.usage.answered(BOB, APPENDED, 0) is APPENDED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -36,6 +37,7 @@ class Owner:
         self.now_us = 0
         self.cost_us = 0
         self.gone = 0
+        self.answer = ANSWER
         self.failure: Exception | None = None  # raised once, for the next request
 
     def requests_taken(self) -> None:
@@ -52,7 +54,7 @@ class Owner:
             self.changed.set()
             if not self.answers:
                 return
-        caller.connection.reply(caller, ANSWER, None)
+        caller.connection.reply(caller, self.answer, None)
 
     def callers_gone(self, callers: list[Caller]) -> None:
         self.gone += len(callers)
@@ -334,3 +336,25 @@ async def test_a_client_that_may_be_gone_gives_way_to_one_that_comes() -> None:
                 frame = await refused.frame()
                 assert frame is not None
                 assert b"takes no more" in frame.body, "who is there stays"
+
+
+async def test_what_is_denied_is_told_in_the_log_but_not_over_and_over(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="penstock")
+    owner = Owner()
+    async with _serving(owner) as (_, address), raw_client(address) as client:
+        await client.hello()
+        owner.answer = RemoteError(ErrorCode.NOT_AUTHORIZED, "user 'bob' may not look\n" + "x" * 5_000)
+
+        async def ask(request: Request, times: int) -> None:
+            for number in range(2, 2 + times):
+                client.send(encode_request(request, number))
+                assert await client.frame() is not None
+
+        await ask(StatusRequest(), 50)
+        await ask(ListOffsetsRequest(stream_id=1, at=0), 3)  # is not hidden by many of another kind
+        lines = [record.getMessage() for record in caplog.records]
+        assert [line.split(" ")[:2] for line in lines] == [["denied:", "status"], ["denied:", "list_offsets"]]
+        assert all("user 'bob' may not look" in line and len(line) < 500 and "\n" not in line for line in lines)
+        owner.now_us += limits.COMPLAINT_INTERVAL_MS * 1_000
+        await ask(StatusRequest(), 1)
+        assert "49 more like it" in caplog.records[-1].getMessage()

@@ -123,8 +123,44 @@ def test_the_first_user_does_not_expire() -> None:
         check_way_in(ClusterImage(), CreateUser(user=User("ann", 0, (token("t1"),), (ADMIN,)), created_us=7))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)),
+            AlterUser(name="bob", altered_us=9, drop=("password",), add=(token("t2"),)),
+        ),
+        (
+            AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)),
+            ChangeRules(name="bob", changed_us=9, drop=(ADMIN,)),
+        ),
+        (
+            AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)),
+            DeleteUser(name="bob", deleted_us=9),
+        ),
+    ],
+)
+def test_so_it_is_when_two_changes_are_on_their_way_at_once(folded, one, other) -> None:
+    folded.do(create("bob", ADMIN))
+    for first, second in ((one, other), (other, one)):
+        check_way_in(folded.image, first)
+        check_way_in(folded.image, second)
+        after = Folded()
+        after.image = folded.image
+        assert after.do(first).changed
+        assert after.refused(second) == ErrorCode.CHANGE_REFUSED
+
+
+def test_what_is_about_somebody_who_does_not_rule_is_none_of_it(folded) -> None:
+    folded.do(create("bob", READ))
+    assert folded.do(AlterUser(name="bob", altered_us=9, drop=("password",), add=(token("t2"),))).changed
+    assert folded.do(ChangeRules(name="bob", changed_us=9, drop=(READ,))).changed
+    assert folded.do(DeleteUser(name="bob", deleted_us=9)).changed
+
+
 def test_a_user_keeps_something_to_log_in_with(folded) -> None:
     assert folded.refused(AlterUser(name="ann", altered_us=9, drop=("password",))) == ErrorCode.CHANGE_REFUSED
+    folded.do(create("bob", ADMIN))
     folded.do(AlterUser(name="ann", altered_us=9, drop=("password",), add=(token("t1"),)))
     assert [one.credential_id for one in folded.image.user("ann").credentials] == ["t1"]
 

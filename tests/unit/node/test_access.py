@@ -758,3 +758,36 @@ def test_who_has_groups_sees_where_they_are(broker) -> None:
         assert set(broker.streams()) == {"__offsets", "orders"}
         request = FetchRequest(stream_id=stream_id(broker, "__offsets"), offset=0)
         assert broker.refusal(request).code == ErrorCode.NOT_AUTHORIZED
+
+
+def test_who_asks_for_a_name_hears_nothing_of_a_stream_that_is_not_for_him(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("payroll", "payroll.>", max_age_ms=1_000_000)
+    allow(broker, Rule(Operation.CREATE, subject="tmp.>"))
+    made = CreateStreamRequest(config=StreamConfig(name="payroll", subject="tmp.a"))
+    with asking(broker, "bob"):
+        hidden = broker.refusal(made)
+    assert hidden.code == ErrorCode.STREAM_EXISTS
+    assert hidden.details == {}
+    assert "payroll.>" not in hidden.message
+    assert "1000000" not in hidden.message
+    allow(broker, Rule(READ, stream="payroll"))
+    with asking(broker, "bob"):
+        assert "subject" in broker.refusal(made).details["differences"]
+
+
+def test_nor_of_one_that_was_made_meanwhile(broker) -> None:
+    allow(broker, Rule(Operation.CREATE, subject="tmp.>"))
+    broker.disk_runs_at_once = False
+    with asking(broker, "ann"):
+        config = StreamConfig(name="payroll", subject="payroll.>", max_age_ms=1_000_000)
+        broker.request(CreateStreamRequest(config=config))
+    with asking(broker, "bob"):
+        caller = broker.request(CreateStreamRequest(config=StreamConfig(name="payroll", subject="tmp.a")))
+    broker.disk_runs_at_once = True
+    broker.settle()
+    hidden = broker.replies[caller].response
+    assert isinstance(hidden, RemoteError)
+    assert hidden.code == ErrorCode.STREAM_EXISTS
+    assert hidden.details == {}
+    assert "payroll.>" not in hidden.message

@@ -9,16 +9,20 @@ import pytest
 
 from penstock.access import Operation, Rule
 from penstock.access.handshake import Principal
-from penstock.base.config import Intake
+from penstock.base import limits
+from penstock.base.config import Intake, StreamConfig
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
     ChangeRulesRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
+    ExportUsersRequest,
+    ExportUsersResponse,
     SetIntakeRequest,
     TruncateRequest,
 )
+from penstock.metadata.commands import CreateStream
 from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker
 from tests.unit.node.test_access import asking, credential, user
@@ -139,3 +143,66 @@ def test_there_is_no_audit_while_nobody_is_somebody() -> None:
     broker.create("orders")
     passes(broker)
     assert set(broker.streams()) == {"orders"}
+
+
+def test_who_has_exported_users_is_told_before_he_has_them(broker) -> None:
+    with asking(broker, "ann"):
+        broker.disk_runs_at_once = False
+        caller = broker.request(ExportUsersRequest())
+        assert caller not in broker.replies  # it is not on the disk yet that he asked
+        broker.disk_runs_at_once = True
+        broker.settle()
+        found = broker.replies[caller].response
+        assert isinstance(found, ExportUsersResponse)
+        assert [one.name for one in found.users] == ["ann"]
+        broker.request(ExportUsersRequest(after="ann"))
+    passes(broker)
+    assert acts(broker) == ["- create_user ann", "ann export_users", "ann export_users"]
+    assert told(broker)[-1]["after"] == "ann"
+    assert "time" in told(broker)[-1]
+
+
+def test_what_was_done_before_anybody_wrote_is_told_as_a_gap_too(broker) -> None:
+    audit = broker.node._audit
+    with asking(broker, "ann"):
+        broker.create("orders")
+    audit._acts.clear()
+    audit.begin(broker.node.access._image())
+    audit._written = 0  # as where `__audit` is empty
+    passes(broker)
+    gap = told(broker)[-1]
+    assert (gap["act"], gap["index"], gap["after"]) == ("unknown", broker.node.access._image().acted, 0)
+
+
+def test_what_has_aged_out_is_not_told_anew(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("orders")
+    passes(broker)
+    assert acts(broker)[-1] == "ann create_stream orders"
+    broker.clock.advance_ms(limits.AUDIT_SEGMENT_AGE_MS + 1_000)
+    passes(broker, 60_000)
+    broker.clock.advance_ms(limits.AUDIT_AGE_MS)
+    for _ in range(3):
+        passes(broker, 600_000)
+    assert told(broker) == []
+    broker.node._audit._writing = None  # as when it leads anew
+    passes(broker)
+    with asking(broker, "ann"):
+        broker.create("later")
+    passes(broker)
+    assert acts(broker) == ["ann create_stream later"]
+
+
+def test_a_stream_of_that_name_that_users_made_is_left_alone() -> None:
+    broker = Broker().start()
+    config = StreamConfig(name="__audit", subject="audit.>", replicas=1, min_isr=1)  # of an earlier version
+    command = CreateStream(config=config, created_us=1, assignments=((broker.node._settings.broker_id,),))
+    broker.node._cluster.quorum.propose(command, lambda outcome: None)
+    passes(broker)
+    broker.request(user("ann", ADMIN))
+    with asking(broker, "ann"):
+        broker.create("orders")
+    passes(broker)
+    passes(broker)
+    assert told(broker) == []
+    assert sum("__audit" in notice for notice in broker.notices) == 1
