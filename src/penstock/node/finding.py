@@ -46,7 +46,7 @@ class Finder:
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
         if self._broker_id not in state.partitions[number].holders:
             raise not_leader(self._cluster.image, state, number)
-        opening = RemoteError(ErrorCode.STORAGE_FAILED, "its log is being opened; try again in a moment")
+        opening = RemoteError(ErrorCode.NOT_YET, "its log is being opened; try again in a moment")
         failure = self._failures.get(key, opening)
         text = f"{label(state, number)} cannot be used: {failure.message}"
         raise RemoteError(failure.code, text, **failure.details)

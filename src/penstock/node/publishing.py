@@ -55,7 +55,13 @@ from penstock.node.queries import RowRules
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote, in_doubt
 
-_NOT_HERE = (ErrorCode.STREAM_NOT_FOUND, ErrorCode.STORAGE_FAILED, ErrorCode.NO_ENCRYPTION_KEY, ErrorCode.NOT_LEADER)
+_NOT_HERE = (
+    ErrorCode.STREAM_NOT_FOUND,
+    ErrorCode.NOT_YET,
+    ErrorCode.STORAGE_FAILED,
+    ErrorCode.NO_ENCRYPTION_KEY,
+    ErrorCode.NOT_LEADER,
+)
 """Of a replica that is not heard of yet, being opened, or failed."""
 _WAIT_US = limits.PUBLISH_WAIT_MS * 1_000
 

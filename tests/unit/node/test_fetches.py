@@ -109,3 +109,16 @@ def test_acks_are_sent_before_readers_are_looked_after() -> None:
     first, second = broker.steps
     assert (len(first.publish), first.replies) == (1, [])
     assert ([reply.caller for reply in second.replies], second.publish) == ([caller], [])
+
+
+def test_a_partition_whose_log_is_being_opened_is_not_there_yet() -> None:
+    """So that clients ask again by themselves."""
+    broker = Broker().start()
+    broker.disk_runs_at_once = False
+    broker.create("orders")
+    broker.run_disk()  # the metadata; the log is opened next
+    fetch = FetchRequest(stream_id=broker.node.access._image().by_name("orders").stream_id, offset=0)
+    assert broker.refusal(fetch).code == ErrorCode.NOT_YET
+    broker.disk_runs_at_once = True
+    broker.turn()
+    broker.ask(fetch, FetchResponse)
