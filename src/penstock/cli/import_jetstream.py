@@ -13,6 +13,7 @@ from penstock.base.errors import OperationalError
 from penstock.cli import jetstream_config, output, placed_rows
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say_note
+from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -80,20 +81,9 @@ def import_stream(
         typer.Option("--js-domain", metavar="NAME", help="JetStream's domain.", rich_help_panel=CONNECTION_PANEL),
     ] = None,
     nats: Annotated[
-        str | None,
-        typer.Option(
-            "--nats",
-            metavar="URL[,…]",
-            help="Where JetStream is.  Default: the nats-server that the broker names.",
-            rich_help_panel=CONNECTION_PANEL,
-        ),
+        str | None, nats_option("Where JetStream is.  Default: the nats-server that the broker names.")
     ] = None,
-    nats_creds: Annotated[
-        str | None,
-        typer.Option(
-            "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
-        ),
-    ] = None,
+    nats_creds: NatsCreds = None,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
@@ -111,8 +101,7 @@ def import_stream(
     --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the stream here is resumed.
     Publishers that wait for acks and try again lose nothing. Without it, `penstock stream resume` is the last step.
     """
-    urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
-    options = {"user_credentials": nats_creds} if nats_creds else {}
+    urls, options = urls_of(nats), login_of(nats_creds)
     with (
         connected(ctx, server, timeout, nats=urls) as (client, seconds),
         _opened(client, options, domain, seconds) as (thread, js),
