@@ -20,6 +20,7 @@ from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker, running_nats
 from tests.cli_process import command, ended, launched
 from tests.extent import needs_time
+from tests.integration.clusters import ClusterProcesses
 
 TIMEOUT_S = 60
 
@@ -361,3 +362,35 @@ async def test_ctrl_c_says_how_far_it_came_and_how_to_go_on(tmp_path: Path) -> N
             await Both(js, broker, client).run("MANY", "--as", name)
             await check_same(js, client, "MANY", name, list(range(1, 60_001)))
         assert interrupted, "one of them at least was not through"
+
+
+@needs_time
+async def test_each_broker_of_a_cluster_has_to_hear_it(tmp_path: Path) -> None:
+    config = f"jetstream {{ store_dir: {json.dumps(str(tmp_path / 'js'))} }}"
+    with running_nats(tmp_path / "nats", config) as server, running_nats(tmp_path / "other") as other:
+        cluster = ClusterProcesses(tmp_path, server, 3)
+        try:
+            third = cluster.brokers[3]
+            third.arguments = [other.url if one == server.url else one for one in third.arguments]
+            cluster.start()
+            await cluster.all_live()
+            connection = await nats.connect(server.url)
+            js = connection.jetstream()
+            await filled(js, 20)
+            switch = ("import", "--from-jetstream", "ORDERS", "--as", "orders", "--nats", server.url, "--cut-over")
+            for asked in (1, 3):
+                address = cluster.brokers[asked].client_address
+                _, errors = await command(address, *switch, "--yes", code=1)
+                assert f"is not heard by the broker at {third.client_address} (" in errors
+            third.kill()
+            third.arguments = [server.url if one == other.url else one for one in third.arguments]
+            third.launch()
+            await cluster.all_live()
+            said, _ = await command(cluster.brokers[3].client_address, *switch, "--yes")
+            assert said.endswith("stream orders stores orders.> from now on\n")
+            async with cluster.client(1) as client:
+                assert [one.name for one in await client.streams() if not one.config.is_internal] == ["orders"]
+            assert (await js.publish("orders.x", b"here")).seq == 21
+            await connection.close()
+        finally:
+            cluster.end()
