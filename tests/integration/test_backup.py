@@ -181,6 +181,8 @@ async def test_a_second_run_adds_only_what_has_come_since(tmp_path: Path) -> Non
 async def test_what_is_killed_goes_on(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, there, folder = pair.here, pair.there, tmp_path / "backup"
+        await here.create_stream("first", "first")
+        await here.append("first", [{"subject": "first", "value": b"1"}])
         await here.create_stream("orders", "orders.*")
         for begin in range(0, 200_000, 10_000):
             await here.append("orders", [row(n, value=f"{n}" * 20) for n in range(begin, begin + 10_000)])
@@ -203,8 +205,50 @@ async def test_what_is_killed_goes_on(tmp_path: Path) -> None:
 
             await eventually(is_in_the_midst, "some rows are there")
         assert (await there.offsets("orders", "latest")).offset < 200_000, "it was killed in the midst"
+        assert (await there.stream("first")).intake == "open"
         await pair.restore(folder)
-        assert await rows_of(there, "orders") == await rows_of(here, "orders")
+        for name in ("first", "orders"):
+            assert await rows_of(there, name) == await rows_of(here, name)
+
+
+async def test_a_restore_goes_on_where_some_streams_take_messages_already(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        here, there, folder = pair.here, pair.there, tmp_path / "backup"
+        await here.create_stream("empty", "empty")
+        await here.create_stream("orders", "orders.*")
+        await here.create_stream("sealed", "sealed.*")
+        await here.create_stream("table", "table.*", compact=True)
+        for name in ("orders", "sealed", "table"):
+            rows = [{**row(n, key=f"k{n % 7}"), "subject": f"{name}.x"} for n in range(200)]
+            await here.append(name, rows)
+        await here.seal_stream("sealed")
+        await pair.backup(folder)
+        for name in ("empty", "orders", "sealed", "table"):
+            await pair.restore(folder, "--stream", name)  # as far as one that is killed has come
+        await there.append("orders", [row(n) for n in range(3)])
+        await there.truncate_stream("orders", 50, partition=0)
+        await there.delete_stream("sealed")
+        before = await rows_of(there, "orders")
+        said, errors = await pair.restore(folder)
+        assert re.search(r"sealed +200 +0 +sealed", said)
+        for name in ("empty", "orders", "table"):
+            assert f"stream {name} is there with all that the backup has, and is open: it is left as it is" in errors
+        assert await rows_of(there, "orders") == before
+        assert await rows_of(there, "sealed") == await rows_of(here, "sealed")
+        said, errors = await pair.restore(folder)
+        assert (said, errors.count("left as it is")) == ("", 4)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+async def test_another_stream_of_that_name_is_not_taken_for_a_restored_one(tmp_path: Path, *, compact: bool) -> None:
+    async with two(tmp_path) as pair:
+        folder = tmp_path / "backup"
+        for client in (pair.here, pair.there):
+            await client.create_stream("orders", "orders.*", compact=compact)
+            await client.append("orders", [row(n, key=f"k{n}") for n in range(20)])
+        await pair.backup(folder)
+        _, errors = await pair.restore(folder, code=1)  # alike, but for the times
+        assert "is there, and is open: nothing is mixed with what it holds, which is not this backup" in errors
 
 
 @needs_time
@@ -369,7 +413,7 @@ async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -
             before = await there.users.export()
             await there.delete_stream("orders")
             said, errors = await as_admin(new, "restore", str(folder), "--users")
-            assert "2 users made" in errors
+            assert "2 users made: *, bob\n" in errors
             assert "user admin is there, and is left as it is" in errors
             made = {one.name: one for one in await there.users.export()}
             assert made["admin"] == before[0]
@@ -539,7 +583,7 @@ async def test_administrators_are_made_where_somebody_says_so_and_of_a_damaged_b
             await there.delete_stream("orders")
             assert await users() == ["admin"]
             _, errors = await as_admin(new, "restore", str(folder), "--users", "--yes")
-            assert "2 users made" in errors
+            assert "2 users made: bob, eve (administrator)\n" in errors
             assert [one.name for one in await there.users.export()] == ["admin", "bob", "eve"]
             _, errors = await as_admin(new, "restore", str(folder), "--users-only")
             assert "[y/N]" not in errors, "all are there"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker, running_nats
 from tests.cli_process import command, ended, launched
 from tests.extent import needs_time
+from tests.integration.clusters import ClusterProcesses
 
 TIMEOUT_S = 60
 
@@ -124,9 +127,9 @@ async def test_an_import_that_is_killed_goes_on_and_nothing_comes_twice(tmp_path
         await check_same(js, client, "MANY", "many", list(range(1, 60_001)))
 
 
-async def _end(client: aio.Client) -> int:
+async def _end(client: aio.Client, name: str = "many") -> int:
     try:
-        return (await client.offsets("many", "latest")).offset
+        return (await client.offsets(name, "latest")).offset
     except (penstock.StreamNotFound, penstock.StorageFailed):  # not made yet, or being made
         return 0
 
@@ -227,3 +230,167 @@ async def test_an_empty_stream_begins_where_jetstream_would_go_on(tmp_path: Path
         ack = await js.publish("orders.x", b"13th")
         assert (ack.stream, ack.seq) == ("orders", 13)
         assert [one.offset async for one in client.messages("orders")] == [12]
+
+
+@asynccontextmanager
+async def apart(folder: Path, config: str, js_user: str = "", broker_user: str = "") -> AsyncIterator[tuple[Both, str]]:
+    """JetStream and the broker on two nats-servers, or on one as different users; and the URL of JetStream."""
+    store = f"jetstream {{ store_dir: {json.dumps(str(folder / 'js'))} }}\n"
+    with running_nats(folder / "nats", store + config) as server, running_nats(folder / "other") as other:
+        url = server.url.replace("//", f"//{js_user}") if js_user else server.url
+        at = server.url.replace("//", f"//{broker_user}") if broker_user else other.url
+        with running_broker(folder / "data", nats=at) as broker:
+            connection = await nats.connect(url)
+            try:
+                async with await broker.client() as client:
+                    yield Both(connection.jetstream(), broker, client), url
+            finally:
+                await connection.close()
+
+
+async def test_nothing_is_cut_over_where_the_broker_hears_nothing_of_it(tmp_path: Path) -> None:
+    async with apart(tmp_path, "") as (jetstream, url):
+        await filled(jetstream.js, 20)
+        arguments = ("ORDERS", "--as", "orders", "--nats", url)
+        _, errors = await jetstream.run(*arguments, "--cut-over", "--yes", code=1)
+        assert f"what is published at {url} is not heard by the broker at {jetstream.broker.client_address}" in errors
+        assert "Nothing was changed" in errors
+        assert await jetstream.client.streams() == [], "what it was tried with is gone, too"
+        assert (await jetstream.js.stream_info("ORDERS")).config.subjects == ["orders.>"]
+        assert (await jetstream.js.publish("orders.x", b"goes on")).stream == "ORDERS"
+        said, _ = await jetstream.run(*arguments)
+        assert said == "imported 21 messages of ORDERS; orders has it up to 21\n"
+
+
+ACCOUNTS = """
+accounts {
+  JS { jetstream: enabled, users = [{user: js, password: p}] }
+  APP { users = [{user: app, password: p}] }
+}
+"""
+PERMISSIONS = """
+accounts { JS { jetstream: enabled, users = [
+  {user: js, password: p}
+  {user: strict, password: p, permissions: {publish: ["$JS.API.>", "orders.>"]}}
+  {user: app, password: p, permissions: {subscribe: [%s], publish: ["_INBOX.>"]}}
+] } }
+"""
+
+
+@needs_time
+async def test_an_account_of_its_own_is_another_nats(tmp_path: Path) -> None:
+    async with apart(tmp_path, ACCOUNTS, "js:p@", "app:p@") as (jetstream, url):
+        await filled(jetstream.js, 2)
+        _, errors = await jetstream.run("ORDERS", "--nats", url, "--cut-over", "--yes", code=1)
+        assert "is not heard by the broker" in errors
+        assert "js:p" not in errors
+        assert (await jetstream.js.stream_info("ORDERS")).config.subjects == ["orders.>"]
+
+
+@needs_time
+async def test_who_may_not_try_is_told_which_permission_it_takes(tmp_path: Path) -> None:
+    async with apart(tmp_path / "1", PERMISSIONS % '"orders.>"', "js:p@", "app:p@") as (jetstream, url):
+        await filled(jetstream.js, 2)
+        _, errors = await jetstream.run("ORDERS", "--nats", url, "--cut-over", "--yes", code=1)
+        assert "allow them $PENSTOCK.import.> in NATS" in errors
+        assert await jetstream.client.streams() == []
+    subjects = '"orders.>", "$PENSTOCK.import.>"'
+    async with apart(tmp_path / "2", PERMISSIONS % subjects, "js:p@", "app:p@") as (jetstream, url):
+        await filled(jetstream.js, 2)
+        strict = url.replace("js:p", "strict:p")
+        _, errors = await jetstream.run("ORDERS", "--as", "o", "--nats", strict, "--cut-over", "--yes", code=1)
+        assert "permissions violation for publish" in errors.lower()
+        said, _ = await jetstream.run("ORDERS", "--as", "o", "--nats", url, "--cut-over", "--yes")
+        assert said.endswith("stream o stores orders.> from now on\n")
+        assert [one.name for one in await jetstream.client.streams()] == ["o"]
+
+
+async def test_what_was_cut_over_can_be_copied_again_and_says_what_it_is(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await filled(js, 9)
+        jetstream = Both(js, broker, client)
+        switch = ("ORDERS", "--as", "orders", "--cut-over", "--yes")
+        await jetstream.run(*switch)
+        _, errors = await jetstream.run(*switch, code=1)
+        assert "stream orders stores orders.> now, and nothing is left to import" in errors
+        said, _ = await jetstream.run("ORDERS", "--as", "again")
+        assert said == "imported 9 messages of ORDERS; again has it up to 9\n"
+        assert (await client.stream("again")).subject == "orders.>"
+        # As an earlier version, or a person, left it: which subject it had is noted nowhere.
+        await js.update_stream(StreamConfig(name="ORDERS", subjects=["_moved_to_penstock.ORDERS"]))
+        _, errors = await jetstream.run("ORDERS", "--as", "more", code=1)
+        assert "say it with --subject" in errors
+        with pytest.raises(penstock.StreamNotFound):
+            await client.stream("more")
+        said, _ = await jetstream.run("ORDERS", "--as", "more", "--subject", "orders.>")
+        assert said == "imported 9 messages of ORDERS; more has it up to 9\n"
+
+
+async def test_a_switch_that_failed_in_its_midst_goes_on(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await filled(js, 9)
+        jetstream = Both(js, broker, client)
+        await jetstream.run("ORDERS", "--as", "orders")
+        await js.publish("orders.x", b"since")
+        await js.update_stream(StreamConfig(name="ORDERS", subjects=["_moved_to_penstock.ORDERS"]))
+        said, _ = await jetstream.run("ORDERS", "--as", "orders", "--cut-over", "--yes")
+        assert said == (
+            "imported 1 message of ORDERS; orders has it up to 10\nstream orders stores orders.> from now on\n"
+        )
+        assert (await js.publish("orders.x", b"here")).seq == 11
+
+
+@needs_time
+async def test_ctrl_c_says_how_far_it_came_and_how_to_go_on(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await js.add_stream(StreamConfig(name="MANY", subjects=["many.*"]))
+        for begin in range(0, 60_000, 1_000):
+            await asyncio.gather(*(js.publish(f"many.{n % 3}", b"%d" % n * 20) for n in range(begin, begin + 1_000)))
+        interrupted = 0
+        for name in ("one", "two", "three"):
+            with launched(broker.client_address, "import", "--from-jetstream", "MANY", "--as", name) as running:
+                async with asyncio.timeout(TIMEOUT_S):
+                    while await _end(client, name) == 0:  # noqa: ASYNC110 (another process)
+                        await asyncio.sleep(0.01)
+                running.send_signal(signal.SIGINT)
+                said, errors = await asyncio.to_thread(running.communicate, timeout=TIMEOUT_S)
+            if not said:
+                interrupted += 1
+                assert running.returncode == 130, errors
+                (line,) = errors.splitlines()
+                assert re.fullmatch(rf"interrupted: {name} has it up to \d+; run it again to go on", line), errors
+            await Both(js, broker, client).run("MANY", "--as", name)
+            await check_same(js, client, "MANY", name, list(range(1, 60_001)))
+        assert interrupted, "one of them at least was not through"
+
+
+@needs_time
+async def test_each_broker_of_a_cluster_has_to_hear_it(tmp_path: Path) -> None:
+    config = f"jetstream {{ store_dir: {json.dumps(str(tmp_path / 'js'))} }}"
+    with running_nats(tmp_path / "nats", config) as server, running_nats(tmp_path / "other") as other:
+        cluster = ClusterProcesses(tmp_path, server, 3)
+        try:
+            third = cluster.brokers[3]
+            third.arguments = [other.url if one == server.url else one for one in third.arguments]
+            cluster.start()
+            await cluster.all_live()
+            connection = await nats.connect(server.url)
+            js = connection.jetstream()
+            await filled(js, 20)
+            switch = ("import", "--from-jetstream", "ORDERS", "--as", "orders", "--nats", server.url, "--cut-over")
+            for asked in (1, 3):
+                address = cluster.brokers[asked].client_address
+                _, errors = await command(address, *switch, "--yes", code=1)
+                assert f"is not heard by the broker at {third.client_address} (" in errors
+            third.kill()
+            third.arguments = [server.url if one == other.url else one for one in third.arguments]
+            third.launch()
+            await cluster.all_live()
+            said, _ = await command(cluster.brokers[3].client_address, *switch, "--yes")
+            assert said.endswith("stream orders stores orders.> from now on\n")
+            async with cluster.client(1) as client:
+                assert [one.name for one in await client.streams() if not one.config.is_internal] == ["orders"]
+            assert (await js.publish("orders.x", b"here")).seq == 21
+            await connection.close()
+        finally:
+            cluster.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +82,21 @@ async def test_who_is_not_let_in_is_told_so(broker: BrokerProcess, server: NatsP
     assert "no NATS server answers" not in said
     assert "does not let in" in said
     assert "wrong" not in said
+
+
+async def test_a_password_comes_from_a_file_and_is_in_no_list_of_processes(
+    broker: BrokerProcess, server: NatsProcess, client: aio.Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "shop"
+    file.write_text("shop:s\n")
+    arguments = ("publish", "orders.eu", "42", "--inbox-prefix", "_INBOX.shop", "--nats-creds", str(file))
+    out, _ = await command(broker.client_address, *arguments)
+    assert out.startswith("stored in orders at offset ")
+    file.write_text("shop:wrong\n")
+    _, errors = await command(broker.client_address, *arguments, "--timeout", "3s", code=1)
+    assert "does not let in whoever these credentials are of" in errors
+    file.write_text("shop\nwrong\n")
+    for name, *more in (("publish", *arguments[1:]), ("relay", "orders", "--to", "x", "--nats-creds", str(file))):
+        _, errors = await command(broker.client_address, name, *more, code=2)
+        assert f"{file} holds no NATS credentials" in errors
+        assert "wrong" not in errors

@@ -6,6 +6,9 @@
 What broker it is, and of which cluster, is said once and for all: another one's data must not be taken for ours. A
 directory that says no broker_id is that of broker 1: it was made when a broker was always alone.
 
+One that is made here is its owner's alone, whatever the umask lets others do: all that is in it is closed by that. One
+that is there is left as it is; where others can look into it, that is said.
+
 The directory itself is held with flock(2): a file in it could be removed or replaced, and two brokers hold one each.
 """
 
@@ -14,8 +17,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
+import stat
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +34,8 @@ from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
 from penstock.vfs.real import read_whole
 
+_log = logging.getLogger("penstock.broker")
+
 DATA_FORMAT = 1
 
 _IDENTITY = "penstock.json"
@@ -38,6 +45,8 @@ MACHINE_FILE = "brokers.json"
 _OWN = frozenset({_LOCK, f"{_IDENTITY}.new", f"{MACHINE_FILE}.new"})
 # What file systems and desktops put into the root of a mount; nobody's data is there.
 _FOREIGN = re.compile(r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100")
+_MODE = 0o700
+_OF_OTHERS = stat.S_IROTH | stat.S_IXOTH
 _LOCK_BYTES_MAX = 32
 _FIRST_BROKER = BrokerId(1)
 
@@ -102,12 +111,15 @@ def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
 def hold_folder(path: Path) -> int:
     """Make the directory where it is missing, and hold it until its number is closed. OperationalError: in use."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=_MODE, exist_ok=True)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise _unusable(path, error) from error
     try:
         _hold(folder, path)
+        if os.fstat(folder).st_mode & _OF_OTHERS:
+            _log.warning("others than its owner and group can look into the data directory: chmod o= %s", path)
     except BaseException:
         os.close(folder)
         raise

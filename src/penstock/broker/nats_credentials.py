@@ -146,6 +146,30 @@ class Credentials:
         return ANONYMOUS
 
 
+def read_credentials(file: Path) -> Credentials:
+    """Those of a file that says itself what it is: `.creds`, an nkey seed, or a line with user:password or a token.
+
+    ValueError: it is none of these, or cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_FILE_BYTES_MAX).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it holds no text'}") from None
+    if "BEGIN NATS USER JWT" in text:
+        made = Credentials(creds_file=file)
+    elif _BARE_SEED.fullmatch(text):
+        made = Credentials(nkey_file=file)
+    elif len(lines := text.split()) == 1:
+        user, colon, password = lines[0].partition(":")
+        made = Credentials(user=user, password=password) if colon else Credentials(token=user)
+    else:
+        raise ValueError(f"{file} holds no NATS credentials, no nkey seed, and not one line with user:password")
+    if mistakes := made.mistakes():
+        raise ValueError("; ".join(mistakes))
+    return made
+
+
 def _read_nkey(file: Path) -> Authentication:
     seed = _BARE_SEED.search(_read(file))
     if seed is None:

@@ -121,6 +121,7 @@ class RestoredUsers(NamedTuple):
 
     made: list[str]
     left: list[str]  # there already, and as they are
+    administrators: list[str]  # of those that were made
 
 
 def check_target(client: Client, timeout_s: float) -> None:
@@ -141,7 +142,7 @@ def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float)
     from penstock.client.users import Made
 
     there = {one.name for one in client.users.all(timeout=timeout_s).users}
-    done = RestoredUsers([], [])
+    done = RestoredUsers([], [], [])
     for user in users:
         if user.name in there:
             done.left.append(user.name)
@@ -158,6 +159,8 @@ def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float)
                     continue
                 raise RemoteError(error.code, f"user {user.name!r}: {error.message}", **error.details) from None
         done.made.append(user.name)
+        if is_admin(user.rules):
+            done.administrators.append(user.name)
     return done
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
 from penstock.base.config import Intake
-from penstock.base.errors import OperationalError
+from penstock.base.errors import OperationalError, PenstockError
 from penstock.cli import jetstream_config, output, placed_rows
 from penstock.cli.confirming import confirm
+from penstock.cli.cut_over import check_is_heard
 from penstock.cli.failure import clearly, say_note
+from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -42,6 +46,7 @@ EXAMPLES = examples(
     "penstock import --from-jetstream ORDERS --as orders --cut-over",
 )
 _PUT_TIMEOUT_S = 60.0
+_CLOSE_S = 3.0
 _SAME_LOOKS, _LOOK_S = 3, 0.1  # until JetStream has stored what it had received
 
 
@@ -80,20 +85,9 @@ def import_stream(
         typer.Option("--js-domain", metavar="NAME", help="JetStream's domain.", rich_help_panel=CONNECTION_PANEL),
     ] = None,
     nats: Annotated[
-        str | None,
-        typer.Option(
-            "--nats",
-            metavar="URL[,…]",
-            help="Where JetStream is.  Default: the nats-server that the broker names.",
-            rich_help_panel=CONNECTION_PANEL,
-        ),
+        str | None, nats_option("Where JetStream is.  Default: the nats-server that the broker names.")
     ] = None,
-    nats_creds: Annotated[
-        str | None,
-        typer.Option(
-            "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
-        ),
-    ] = None,
+    nats_creds: NatsCreds = None,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
@@ -111,20 +105,23 @@ def import_stream(
     --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the stream here is resumed.
     Publishers that wait for acks and try again lose nothing. Without it, `penstock stream resume` is the last step.
     """
-    urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
-    options = {"user_credentials": nats_creds} if nats_creds else {}
+    urls, options = urls_of(nats), login_of(nats_creds)
+    course = _Course()
     with (
+        course.told(),
         connected(ctx, server, timeout, nats=urls) as (client, seconds),
         _opened(client, options, domain, seconds) as (thread, js),
     ):
-        info = thread.run(_known(js, source))
+        info = _as_before(client, thread.run(_known(js, source)), name or source, subject, seconds)
         mapped = jetstream_config.mapped(
             info.config, name=name or source, subject=subject, replicas=replicas, brokers=_brokers(client, seconds)
         )
         for note in mapped.notes:
             say_note(f"note: {note}")
         filtered = None if subject is None or [subject] == info.config.get("subjects") else subject
-        job = _Job(client, thread, js, source, filtered, seconds)
+        job = _Job(client, thread, js, source, filtered, seconds, course)
+        if cut_over:
+            check_is_heard(client, thread, js, source, seconds)
         stream = job.target(mapped)
         if cut_over:
             _check_cut_over(stream, info, mapped.subject)
@@ -136,12 +133,35 @@ def import_stream(
                 confirm(f"{question}stream {stream.name} store that?", "JetStream goes on as it is")
         done = job.run(stream, info)
         if cut_over:
-            thread.run(js.move_aside(info, jetstream_config.subject_aside(source)))
-            rest = job.run(stream, thread.run(_settled(js, source)))
-            done = done._replace(messages=done.messages + rest.messages, end=rest.end, raised=done.raised + rest.raised)
-            client.resume_stream(stream, timeout=seconds)
-            _check_rest(thread.run(js.info(source)), stream, rest)
+            done = job.switch(stream, info, done)
+        course.is_over = True
         _say(stream, source, done, is_cut_over=cut_over, as_json=as_json)
+
+
+class _Course:
+    """How far the command has come, for when it does not come to its end."""
+
+    def __init__(self) -> None:
+        self.stream = ""
+        self.end = 0
+        self.is_aside = False  # JetStream stores the subject no longer, and nobody else does yet
+        self.is_over = False
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Say how to go on: of an error in its notes, of Ctrl-C in a line."""
+        nobody = "JetStream has given the subject away, and nobody stores it yet: run it again"
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not self.is_over:
+                far = f": {self.stream} has it up to {self.end}" if self.stream else ""
+                say_note(f"interrupted{far}; {nobody if self.is_aside else 'run it again to go on'}")
+            raise
+        except PenstockError as error:
+            if self.is_aside:
+                error.add_note(nobody)
+            raise
 
 
 class Done(NamedTuple):
@@ -162,6 +182,7 @@ class _Job(NamedTuple):
     source: str
     subject: str | None
     timeout_s: float
+    course: _Course
 
     def target(self, mapped: jetstream_config.Mapped) -> StreamInfo:
         """The stream here; made where it is not there. OperationalError: it takes messages."""
@@ -186,6 +207,7 @@ class _Job(NamedTuple):
         from penstock.client.placing import Placer
 
         placer = Placer(self.client, stream, timeout=max(self.timeout_s, _PUT_TIMEOUT_S))
+        self.course.stream, self.course.end = stream.name, placer.end
         rows = Rows(self._last_us(stream, placer))
         if placer.end > info.state.last_seq:
             text = f"stream {stream.name} goes up to sequence {placer.end}, and JetStream's {self.source} up to"
@@ -200,6 +222,16 @@ class _Job(NamedTuple):
             say_note(f"note: {text}: the next message here gets {placer.end + 1}")
         return Done(messages, placer.end, info.state.last_seq, rows.raised)
 
+    def switch(self, stream: StreamInfo, info: Info, done: Done) -> Done:
+        """Take the subject from JetStream, bring the rest, and have the stream here store it."""
+        self.thread.run(self.js.move_aside(info, jetstream_config.subject_aside(self.source)))
+        self.course.is_aside = True
+        rest = self.run(stream, self.thread.run(_settled(self.js, self.source)))
+        self.client.resume_stream(stream, timeout=self.timeout_s)
+        self.course.is_aside = False
+        _check_rest(self.thread.run(self.js.info(self.source)), stream, rest)
+        return done._replace(messages=done.messages + rest.messages, end=rest.end, raised=done.raised + rest.raised)
+
     def _put(self, placer: Placer, info: Info, rows: Rows) -> int:
         """Rows as they come; the one that may be the last is held back, for it covers what was deleted behind it."""
         source = _iterate(self.thread, self.js.batches(info, placer.end + 1, rows, self.subject))
@@ -208,6 +240,7 @@ class _Job(NamedTuple):
             for batch in source:
                 if held is not None:
                     placer.put(held, held.column("offset")[-1].as_py() + 1)
+                    self.course.end = placer.end
                 held = batch
                 messages += batch.num_rows
                 advance(messages)
@@ -243,10 +276,29 @@ async def _known(js: JetStream, source: str) -> Info:
         raise
 
 
+def _as_before(client: Client, info: Info, name: str, subject: str | None, timeout: float) -> Info:
+    """The same; of a stream that has given its subject to Penstock, with that one. OperationalError: which was it?"""
+    from penstock.client.errors import StreamNotFound
+
+    if not jetstream_config.is_aside(info.config):
+        return info
+    source, there = info.config["name"], None
+    with suppress(StreamNotFound):
+        there = client.stream(name, timeout=timeout)
+    before = jetstream_config.origin_of(info.config) or (None if there is None else there.subject)
+    text = f"JetStream's stream {source} has given its subject to Penstock by --cut-over"
+    if there is not None and there.intake == Intake.OPEN and there.subject == before:
+        text = f"{text}: stream {name} stores {before} now, and nothing is left to import"
+        raise OperationalError(f"{text}; delete {source} in JetStream when you like, or copy it with --as NAME")
+    if before is not None:
+        return msgspec.structs.replace(info, config={**info.config, "subjects": [before]})
+    if subject is None:
+        raise OperationalError(f"{text}, and which one that was is not noted: say it with --subject")
+    return info
+
+
 async def _settled(js: JetStream, source: str) -> Info:
     """The stream once nothing comes any more: what JetStream had received when its subject went, it stores yet."""
-    import asyncio
-
     info, same = await js.info(source), 0
     while same < _SAME_LOOKS:
         await asyncio.sleep(_LOOK_S)
@@ -292,13 +344,27 @@ def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_j
 
 
 def _iterate(thread: LoopThread, source: Any) -> Generator[pa.RecordBatch, None, None]:
-    from penstock.client.asynchronous import End, close_soon, next_of
+    from penstock.client.asynchronous import End, next_of
+
+    steps: list[asyncio.Task[Any]] = []  # the last one
+
+    async def step() -> Any:
+        steps[:] = filter(None, [asyncio.current_task()])
+        return await next_of(source)
+
+    async def close() -> None:
+        # A step that was cancelled this moment still runs, and its connection is wanted until it has ended.
+        async with asyncio.timeout(_CLOSE_S):
+            if steps:
+                await asyncio.wait(steps)
+            await source.aclose()
 
     try:
-        while not isinstance(batch := thread.run(next_of(source)), End):
+        while not isinstance(batch := thread.run(step()), End):
             yield batch
     finally:
-        thread.loop.call_soon_threadsafe(close_soon, source)
+        with suppress(Exception):  # what ended it says more
+            thread.run(close())
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from penstock.base.errors import OperationalError
+from penstock.cli.jetstream_config import ORIGIN
 from penstock.client.errors import Unavailable
 from penstock.client.publishing import without_credentials
 from penstock.client.values import TOMBSTONE_HEADER, Headers, microseconds_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _ROWS_MAX = 16_384
 _BYTES_MAX = 4 << 20
 _ASKED_AT_ONCE = 4_000
+_PAUSE_S = 0.1  # between two messages that are to be acked
 _IDLE_NS = 60 * 10**9  # so long a consumer lives that nobody asks
 _SUBJECT, _REPLY, _HEADERS, _VALUE = range(4)
 _NO_MESSAGE = 10037
@@ -71,6 +73,10 @@ class _Error(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     error: _Error | None = None
+
+
+class _Ack(_Answer):
+    stream: str = ""
 
 
 class _Stored(msgspec.Struct):
@@ -169,24 +175,56 @@ class JetStream:
         self._timeout_s = timeout_s
         self._connection = _RawClient()
         self._numbers = itertools.count(1)
+        self._complaint = ""
 
     @property
-    def _shown(self) -> str:
+    def shown(self) -> str:
+        """Where it is, without credentials."""
         return ", ".join(map(without_credentials, self._urls))
 
     async def open(self, options: Mapping[str, Any]) -> None:
         """Connect. Unavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._connection.connect(list(self._urls), name="penstock-import", error_cb=_quiet, **options)
+                await self._connection.connect(
+                    list(self._urls), name="penstock-import", error_cb=self._complained, **options
+                )
         except TimeoutError:
-            raise Unavailable(f"no NATS server answers at {self._shown} in time") from None
+            raise Unavailable(f"no NATS server answers at {self.shown} in time") from None
         except (OSError, NatsError) as error:
-            raise Unavailable(f"no connection to NATS at {self._shown}: {error}") from None
+            raise Unavailable(f"no connection to NATS at {self.shown}: {error}") from None
 
     async def close(self) -> None:
         """Give back the connection."""
         await self._connection.close()
+
+    async def _complained(self, error: Exception) -> None:
+        """Whoever waits for an answer hears of it; what may not be published is not answered."""
+        self._complaint = str(error).removeprefix("nats: ")
+
+    async def acked_by(self, stream: str, subjects: Sequence[str], wait_s: float) -> list[str]:
+        """Whether that stream of Penstock acks a message on each of these subjects, published here: "", or why not.
+
+        No other stream stores the messages, be it one of JetStream. Each is asked again until the time has passed.
+        """
+        return await asyncio.gather(*(self._acked(stream, one, wait_s) for one in subjects))
+
+    async def _acked(self, stream: str, subject: str, wait_s: float) -> str:
+        headers = {"Nats-Expected-Stream": stream}
+        deadline_s, why = asyncio.get_running_loop().time() + wait_s, "no answer in time"
+        while (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
+            self._complaint = ""
+            try:
+                answer = await self._connection.request(subject, timeout=left_s, headers=headers)
+            except NatsError as error:
+                is_alone = "no responders" in str(error).lower()
+                why = self._complaint or ("nobody is subscribed there" if is_alone else "no answer in time")
+            else:
+                if (said := _pub_ack(answer.data)).stream == stream:
+                    return ""
+                why = said.error.description if said.error else "another program answers"
+            await asyncio.sleep(_PAUSE_S)
+        return why
 
     async def _ask(self, what: str, body: object = None) -> bytes:
         """The answer of JetStream's API; OperationalError with what it refuses. Empty: there is no such message."""
@@ -195,16 +233,16 @@ class JetStream:
             answer = await self._connection.request(f"{self._api}.{what}", payload, timeout=self._timeout_s)
         except NatsError as error:
             if "no responders" in str(error).lower():
-                raise OperationalError(f"NATS at {self._shown} has no JetStream for this user") from None
-            raise Unavailable(f"JetStream at {self._shown} does not answer: {error}") from None
+                raise OperationalError(f"NATS at {self.shown} has no JetStream for this user") from None
+            raise Unavailable(f"JetStream at {self.shown} does not answer: {error}") from None
         said = msgspec.json.decode(answer.data, type=_Answer).error
         if said is None:
             return answer.data
         if said.err_code == _NO_MESSAGE:
             return b""
         if said.err_code == _NO_STREAM:
-            raise OperationalError(f"JetStream at {self._shown} has no such stream")
-        raise OperationalError(f"JetStream at {self._shown} refuses: {said.description} ({said.err_code})")
+            raise OperationalError(f"JetStream at {self.shown} has no such stream")
+        raise OperationalError(f"JetStream at {self.shown} refuses: {said.description} ({said.err_code})")
 
     async def info(self, stream: str) -> Info:
         """A stream's config and state. OperationalError."""
@@ -218,7 +256,8 @@ class JetStream:
     async def move_aside(self, info: Info, subject: str) -> None:
         """Have the stream store what is published on `subject`, and nothing else."""
         name = info.config["name"]
-        await self._ask(f"STREAM.UPDATE.{name}", {**info.config, "subjects": [subject]})
+        metadata = {**(info.config.get("metadata") or {}), ORIGIN: (info.config.get("subjects") or [""])[0]}
+        await self._ask(f"STREAM.UPDATE.{name}", {**info.config, "subjects": [subject], "metadata": metadata})
 
     async def get(self, stream: str, seq: int) -> _Stored | None:
         """One message; None: it is not there any more."""
@@ -296,13 +335,13 @@ class JetStream:
                 try:
                     delivery = await asyncio.wait_for(came.get(), self._timeout_s)
                 except TimeoutError:
-                    raise Unavailable(f"JetStream at {self._shown} sends nothing further") from None
+                    raise Unavailable(f"JetStream at {self.shown} sends nothing further") from None
                 if not delivery[_REPLY]:  # a status: a request is served
                     if delivery[_SUBJECT] != reply.encode():
                         continue
                     if seen == before and not delivery[_HEADERS].startswith(_NO_MORE):
                         said = delivery[_HEADERS].split(b"\r\n")[0].decode("utf-8", "replace")
-                        raise OperationalError(f"JetStream at {self._shown} gives no further message: {said}")
+                        raise OperationalError(f"JetStream at {self.shown} gives no further message: {said}")
                     break
                 seq, timestamp_us = place_of(delivery[_REPLY])
                 if seq > last_seq:
@@ -317,12 +356,15 @@ class JetStream:
                 return  # the last ones were deleted
 
 
+def _pub_ack(data: bytes) -> _Ack:
+    try:
+        return msgspec.json.decode(data, type=_Ack)
+    except msgspec.MsgspecError:
+        return _Ack()
+
+
 def place_of(reply: bytes) -> tuple[int, int]:
     """Sequence and time (µs) of a delivery, by the subject on which it would be acked."""
     tokens = reply.split(b".")
     begin = 5 if len(tokens) == 9 else 7  # with a domain and the hash of an account, two more come before
     return int(tokens[begin]), int(tokens[begin + 2]) // 1_000
-
-
-async def _quiet(error: Exception) -> None:
-    """Whoever waits for an answer hears of it."""

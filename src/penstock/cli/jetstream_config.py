@@ -11,6 +11,9 @@ from penstock.base.errors import ErrorCode
 from penstock.base.subjects import begins_with_wildcard
 from penstock.base.units import format_bytes
 
+ORIGIN = "penstock.subject"
+"""In the metadata of a stream of JetStream that has given its subject to Penstock: which one that was."""
+
 _NS_OF_MS = 1_000_000
 _NO_EQUAL = {
     "mirror": "a mirror goes on copying there, and not here",
@@ -38,6 +41,16 @@ class Mapped(NamedTuple):
 def subject_aside(source: str) -> str:
     """What a stream of JetStream stores that has given its subject to Penstock: nothing that anybody publishes."""
     return f"_moved_to_penstock.{source}"
+
+
+def is_aside(config: Mapping[str, Any]) -> bool:
+    """Whether it has given its subject to Penstock."""
+    return config.get("subjects") == [subject_aside(config["name"])]
+
+
+def origin_of(config: Mapping[str, Any]) -> str | None:
+    """The subject that it had before it gave it away; None: nobody noted it."""
+    return (config.get("metadata") or {}).get(ORIGIN) or None
 
 
 def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replicas: int | None, brokers: int) -> Mapped:

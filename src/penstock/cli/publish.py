@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import matches, subject_mistake
 from penstock.cli import output
 from penstock.cli.failure import clearly, say_note
+from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -54,19 +56,7 @@ _WRONG_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
 _Nats = Annotated[
-    str | None,
-    typer.Option(
-        "--nats",
-        metavar="URL",
-        help="The nats-server to publish to, also as nats://USER:PASSWORD@HOST:PORT.  Default: what the broker says.",
-        rich_help_panel=CONNECTION_PANEL,
-    ),
-]
-_NatsCreds = Annotated[
-    str | None,
-    typer.Option(
-        "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
-    ),
+    str | None, nats_option("The nats-server to publish to, such as nats://HOST:PORT.  Default: what the broker says.")
 ]
 _InboxPrefix = Annotated[
     str | None,
@@ -133,7 +123,7 @@ def publish(
     ] = 0,
     as_json: Json = False,
     nats: _Nats = None,
-    nats_creds: _NatsCreds = None,
+    nats_creds: NatsCreds = None,
     inbox_prefix: _InboxPrefix = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -147,8 +137,7 @@ def publish(
     options: dict[str, Any] = {"key": key, "headers": _headers(header or [])}
     options["envelope"] = _envelope(envelope, correlation_id, expect_offset, crc=crc)
     values = _values(value, lines=lines, count=count, tombstone=tombstone)
-    urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
-    reached = connected(ctx, server, timeout, nats=urls, nats_options=_nats_options(nats_creds, inbox_prefix))
+    reached = connected(ctx, server, timeout, nats=urls_of(nats), nats_options=_nats_options(nats_creds, inbox_prefix))
     with _said_of_offsets(options), reached as (client, seconds):
         options["timeout"] = seconds
         acking = _who_acks(client, subject, stream, ack, seconds, in_envelope=envelope)
@@ -166,11 +155,10 @@ def publish(
     _show(subject, acks, as_json=as_json)
 
 
-def _nats_options(creds: str | None, inbox_prefix: str | None) -> dict[str, str]:
+def _nats_options(creds: Path | None, inbox_prefix: str | None) -> dict[str, str]:
     if inbox_prefix is not None and (mistake := subject_mistake(inbox_prefix)) is not None:
         raise typer.BadParameter(f"--inbox-prefix: {mistake}")
-    given = {"user_credentials": creds, "inbox_prefix": inbox_prefix}
-    return {name: value for name, value in given.items() if value}
+    return {**login_of(creds), **({"inbox_prefix": inbox_prefix} if inbox_prefix else {})}
 
 
 def _who_acks(

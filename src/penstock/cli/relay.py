@@ -16,8 +16,8 @@ from penstock.base.subjects import overlap
 from penstock.cli import output, places
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.following import BATCH_ROWS_MAX, following
+from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
-    CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
     Debug,
     Json,
@@ -107,21 +107,8 @@ def relay(
     partition: Annotated[
         int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
     ] = None,
-    nats: Annotated[
-        str | None,
-        typer.Option(
-            "--nats",
-            metavar="URL[,…]",
-            help="The nats-server to publish to.  Default: what the broker says.",
-            rich_help_panel=CONNECTION_PANEL,
-        ),
-    ] = None,
-    nats_creds: Annotated[
-        str | None,
-        typer.Option(
-            "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
-        ),
-    ] = None,
+    nats: Annotated[str | None, nats_option("The nats-server to publish to.  Default: what the broker says.")] = None,
+    nats_creds: NatsCreds = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -143,8 +130,7 @@ def relay(
     to_place = None if end is None else places.parse_place(end, takes_last=False)
     if to_place is not None and (follow or group is not None):
         raise typer.BadParameter("--until is for a relay that reads a range once: not with --follow or --group")
-    urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
-    options = {"user_credentials": nats_creds} if nats_creds else {}
+    urls, options = urls_of(nats), login_of(nats_creds)
     relayed, is_done = _Relayed(), False
     why = f"stream {stream} holds no messages there; --follow waits for what comes"
     try:

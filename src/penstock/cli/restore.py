@@ -79,8 +79,8 @@ def restore(
     """Make streams of a backup: the same rows at the same offsets, with the same times, and groups where they were.
 
     Every file is verified before its stream is made, and the stream is compared with the backup in the end. It
-    can be interrupted, and run again: it goes on where the streams here end. A stream of that name that holds anything
-    else is left alone.
+    can be interrupted, and run again: it goes on where the streams here end, and those that are whole and take messages
+    already are left as they are. A stream of that name that holds anything else is left alone, and ends it.
 
     With --users or --users-only, users of the backup that are not there are made: they log in as they did, with the
     same passwords, tokens and nkeys, and may do the same. It takes an administrator there. A user of that name is left
@@ -103,6 +103,7 @@ def restore(
             backup_users.check_target(client, seconds)
         # All that is refused is refused before anything is made, and users are made last.
         jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds) for entry in entries]
+        jobs = [job for job in jobs if not job.is_done()]
         there = [job.there() for job in jobs]
         _check_files(jobs, there)
         if users is not None and not yes:
@@ -111,7 +112,7 @@ def restore(
         if users is not None:
             _say_users(backup_users.restore_users(client, users, seconds), as_json=as_json)
         restored = []
-        total = sum(partition.end - partition.log_start for entry in entries for partition in entry.partitions)
+        total = sum(partition.end - partition.log_start for job in jobs for partition in job.entry.partitions)
         with output.progress("Restoring", total, noun="offsets") as advance:
             for job, info in zip(jobs, targets, strict=True):
                 rows = job.fill(info, advance)
@@ -146,9 +147,11 @@ def _ask(administrators: list[str], folder: Path) -> None:
 def _say_users(done: RestoredUsers, *, as_json: bool) -> None:
     if as_json:
         for name in (*done.made, *done.left):
-            output.print_json({"user": name, "made": name in done.made})
+            known = {"user": name, "made": name in done.made}
+            output.print_json({**known, "administrator": True} if name in done.administrators else known)
         return
-    say_note(f"{output.counted(len(done.made), 'user')} made")
+    made = ", ".join(f"{one} (administrator)" if one in done.administrators else one for one in done.made)
+    say_note(f"{output.counted(len(done.made), 'user')} made{made and ': '}{made}")
     for name in done.left:
         say_note(f"note: user {name} is there, and is left as it is")
 
@@ -188,6 +191,20 @@ class _Job(NamedTuple):
     replicas: int | None
     brokers: int
     timeout_s: float
+
+    def is_done(self) -> bool:
+        """Whether an earlier run has restored it to its end: it takes messages then, and is left as it is."""
+        from penstock.cli.restored_already import holds_backup
+        from penstock.client.errors import StreamNotFound
+
+        with suppress(StreamNotFound):
+            there = self.client.stream(self.name, timeout=self.timeout_s)
+            timeout_s = max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
+            if there.intake != Intake.PAUSED and holds_backup(self.client, self.folder, self.entry, there, timeout_s):
+                text = f"note: stream {there.name} is there with all that the backup has, and is {there.intake}"
+                say_note(f"{text}: it is left as it is")
+                return True
+        return False
 
     def there(self) -> StreamInfo | None:
         """The stream here, if there is one. OperationalError: it is another one."""
@@ -239,8 +256,8 @@ class _Job(NamedTuple):
     def _check(self, there: StreamInfo) -> None:
         text = f"stream {there.name} is there"
         if there.intake != Intake.PAUSED:
-            text = f"{text}, and is {there.intake}: nothing is mixed with what it holds"
-            raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
+            text = f"{text}, and is {there.intake}: nothing is mixed with what it holds, which is not this backup"
+            raise OperationalError(f"{text}; restore that one under another name (--stream, --as), or delete it")
         if there.subject != self.entry.config.subject or len(there.partitions) != len(self.entry.partitions):
             raise OperationalError(f"{text} with another subject, or other partitions; restore under another name")
 

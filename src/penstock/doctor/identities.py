@@ -12,7 +12,6 @@ A file holds a NATS credentials (`.creds`), an nkey seed, or one line: `user:pas
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,10 +19,7 @@ from pathlib import Path
 
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import subject_mistake
-from penstock.broker.nats_credentials import Credentials
-
-_FILE_BYTES_MAX = 64 * 1024
-_SEED = re.compile(r"\s*SU[A-Z2-7]{56}\s*")
+from penstock.broker.nats_credentials import Credentials, read_credentials
 
 
 class Role(StrEnum):
@@ -76,24 +72,4 @@ def _identity(text: str) -> Identity:
     for subject in subjects:
         if (mistake := subject_mistake(subject, wildcards=True)) is not None:
             raise ValueError(mistake)
-    return Identity(role, f"{role} {file.name}", _credentials(file), subjects)
-
-
-def _credentials(file: Path) -> Credentials:
-    try:
-        with file.open("rb") as opened:
-            text = opened.read(_FILE_BYTES_MAX).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it holds no text'}") from None
-    if "BEGIN NATS USER JWT" in text:
-        made = Credentials(creds_file=file)
-    elif _SEED.fullmatch(text):
-        made = Credentials(nkey_file=file)
-    elif len(lines := text.split()) == 1:
-        user, colon, password = lines[0].partition(":")
-        made = Credentials(user=user, password=password) if colon else Credentials(token=user)
-    else:
-        raise ValueError(f"{file} holds no NATS credentials, no nkey seed, and not one line with user:password")
-    if mistakes := made.mistakes():
-        raise ValueError("; ".join(mistakes))
-    return made
+    return Identity(role, f"{role} {file.name}", read_credentials(file), subjects)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,31 @@ def test_a_new_one_keeps_its_id(tmp_path: Path) -> None:
     again = take_data_dir(tmp_path / "data")
     again.release()
     assert first.id == again.id
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_one_that_is_made_is_its_owners_alone(tmp_path: Path, umask: None, caplog: pytest.LogCaptureFixture) -> None:
+    for path in (tmp_path / "data", tmp_path / "more" / "data"):
+        take_data_dir(path).release()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert caplog.messages == []
+
+
+def test_one_that_is_there_stays_as_it_is_and_is_told_where_others_see_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for mode, is_told in ((0o755, True), (0o751, True), (0o770, False), (0o700, False)):
+        tmp_path.chmod(mode)
+        caplog.clear()
+        take_data_dir(tmp_path).release()
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
+        assert [f"chmod o= {tmp_path}" in one for one in caplog.messages] == [True] * is_told
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".snapshot", ".Trash-1000", ".DS_Store"])

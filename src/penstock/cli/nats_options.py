@@ -1,0 +1,45 @@
+"""`--nats` and `--nats-creds` of commands that speak NATS themselves: where, and as whom.
+
+A password in a URL stands in the list of processes, and in the shell's history; so a file can hold any way to log in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.connection_options import CONNECTION_PANEL
+
+NatsCreds = Annotated[
+    Path | None,
+    typer.Option(
+        "--nats-creds",
+        metavar="FILE",
+        help="As whom: NATS credentials (.creds), an nkey seed, or one line with USER:PASSWORD or a token.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
+
+
+def nats_option(meaning: str) -> Any:
+    """`--nats`, which means that."""
+    return typer.Option("--nats", metavar="URL[,…]", help=meaning, rich_help_panel=CONNECTION_PANEL)
+
+
+def urls_of(nats: str | None) -> list[str] | None:
+    """The servers of `--nats`; None: the broker says it."""
+    return None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
+
+
+def login_of(file: Path | None) -> dict[str, str]:
+    """What `nats.connect` takes for `--nats-creds`. ValueError: the file holds nothing to log in with."""
+    if file is None:
+        return {}
+    from penstock.broker.nats_credentials import read_credentials
+
+    known = read_credentials(file)
+    files = {"nkeys_seed": known.nkey_file, "user_credentials": known.creds_file}
+    found = {"user": known.user, "password": known.password, "token": known.token, **files}
+    return {name: str(value) for name, value in found.items() if value is not None}
