@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.messages import CreateStreamResponse, FetchResponse
+from penstock.messages import CreateStreamResponse, FetchRequest, FetchResponse
 from penstock.node.step import Lane
 from tests.unit.node.harness import Broker, rows_of
 
