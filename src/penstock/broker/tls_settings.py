@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.broker.certificates import certificates_in, end_us
+from penstock.broker.certificates import Validity, certificates_in, common, validity_of
 from penstock.broker.setting_values import CLIENT_AUTH
 
 OFF, OPTIONAL, REQUIRED = CLIENT_AUTH
@@ -42,8 +42,8 @@ class Loaded:
     dialling: ssl.SSLContext | None  # to other brokers
     client_anchors: frozenset[bytes]  # the certificates of `tls_client_ca`
     broker_anchors: frozenset[bytes]  # those of `tls_ca`
-    expires_us: int  # the first end of a certificate of our own
-    ends: tuple[tuple[Path, int], ...]  # that of each file
+    own: Validity  # of our own certificate, and of those between it and its authority
+    validities: tuple[tuple[Path, Validity], ...]  # that of all in each file
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class BrokerTls:
         client_ca_file = None if self.wanted_of_clients == OFF else self.client_ca_file
         own = _read(self.cert_file, certificates_in)
         anchors = {file: _read(file, _authorities_in) for file in (self.ca_file, client_ca_file) if file is not None}
-        ends = {self.cert_file: own, **anchors}
+        held = {self.cert_file: own, **anchors}
         server, http = self._server_context(), self._server_context()
         server.options |= _ENABLE_KTLS
         for file in anchors:
@@ -121,8 +121,8 @@ class BrokerTls:
             dialling,
             frozenset(() if client_ca_file is None else anchors[client_ca_file]),
             frozenset(() if self.ca_file is None else anchors[self.ca_file]),
-            min(map(end_us, own)),
-            tuple((file, min(map(end_us, certificates))) for file, certificates in ends.items()),
+            common(map(validity_of, own)),
+            tuple((file, common(map(validity_of, certificates))) for file, certificates in held.items()),
         )
 
     def _server_context(self) -> ssl.SSLContext:
@@ -168,11 +168,11 @@ def _authorities_in(file: Path) -> tuple[bytes, ...]:
 
 
 def _read(file: Path, reader: Callable[[Path], tuple[bytes, ...]]) -> tuple[bytes, ...]:
-    """The certificates of `file`, of which there is one at least, each with an end."""
+    """The certificates of `file`, of which there is one at least, each with its time."""
     try:
         found = reader(file)
         for certificate in found:
-            end_us(certificate)
+            validity_of(certificate)
     except (OSError, ValueError) as error:
         raise OperationalError(f"cannot use {file} for TLS: {_reason(error)}") from None
     if not found:
