@@ -24,6 +24,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.base.errors import ConfigError, OperationalError
+from penstock.base.tls_errors import pair_mistake
 from penstock.ingest.connect import ANONYMOUS, Authentication
 
 DEFAULT_PORT = 4222
@@ -213,14 +214,16 @@ class TlsFiles:
 
     def context(self) -> ssl.SSLContext:
         """A client context that verifies the server. OperationalError if a file cannot be used."""
-        file: Path | None = self.ca_file
         try:
-            context = ssl.create_default_context(cafile=None if file is None else str(file))
-            if self.cert_file is not None:
-                file = self.cert_file
-                # A key that asks for a passphrase would wait for somebody at the terminal.
-                context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+            context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "strerror", None) or error
-            raise OperationalError(f"cannot use {file} for TLS: {reason}") from None
+            raise OperationalError(f"cannot use {self.ca_file} for TLS: {reason}") from None
+        if self.cert_file is not None:
+            try:
+                # A key that asks for a passphrase would wait for somebody at the terminal.
+                context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+            except (OSError, ValueError) as error:
+                text = pair_mistake(error, self.cert_file, self.key_file, "nats_tls_key, --nats-tls-key")
+                raise OperationalError(text) from None
         return context

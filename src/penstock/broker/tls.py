@@ -18,12 +18,12 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.units import utc_text
 from penstock.broker.tls_settings import REQUIRED, BrokerTls, Loaded
 from penstock.broker.transport import PeerCertificate
 from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloRequest, Request
@@ -171,17 +171,21 @@ class ServerTls:
         elif _is_worse(loaded, self._loaded, wall_us):
             self._waiting = loaded
             has_ended = loaded.own.end_us <= wall_us
-            said = f"ended on {_day(loaded.own.end_us)}" if has_ended else f"begins on {_day(loaded.own.begin_us)} only"
+            said = (
+                f"ended on {utc_text(loaded.own.end_us)}"
+                if has_ended
+                else f"begins on {utc_text(loaded.own.begin_us)} only"
+            )
             text = "the new certificate in %s %s: what was read before stays in use, until %s%s"
             then = "; put another one in its place" if has_ended else ", or until then"
-            _log.warning(text, self._settings.cert_file, said, _day(self._loaded.own.end_us), then)
+            _log.warning(text, self._settings.cert_file, said, utc_text(self._loaded.own.end_us), then)
         else:
             self._use(loaded)
 
     def _use(self, loaded: Loaded) -> None:
         self._loaded, self._waiting = loaded, None
         self._told_us.clear()
-        _log.info("new certificates are in use; this broker's own ends on %s", _day(loaded.own.end_us))
+        _log.info("new certificates are in use; this broker's own ends on %s", utc_text(loaded.own.end_us))
 
     def _tell_ends(self, wall_us: int) -> None:
         for file, validity in self._loaded.validities:
@@ -194,12 +198,12 @@ class ServerTls:
             self._told_us[file] = wall_us
             if not has_begun:
                 text = "a certificate in %s begins on %s only: until then nobody takes it; is the clock right?"
-                _log.error(text, file, _day(validity.begin_us))
+                _log.error(text, file, utc_text(validity.begin_us))
                 continue
             has_ended = validity.end_us <= wall_us
             level, verb = (logging.ERROR, "ended") if has_ended else (logging.WARNING, "ends")
             _log.log(
-                level, "a certificate in %s %s on %s: put a new one in its place", file, verb, _day(validity.end_us)
+                level, "a certificate in %s %s on %s: put a new one in its place", file, verb, utc_text(validity.end_us)
             )
 
 
@@ -207,10 +211,6 @@ def _is_worse(new: Loaded, used: Loaded, wall_us: int) -> bool:
     """Whether nobody would take the new one now, but that in use."""
     is_new_good, is_used_good = (one.own.begin_us <= wall_us < one.own.end_us for one in (new, used))
     return is_used_good and not is_new_good
-
-
-def _day(moment_us: int) -> str:
-    return datetime.fromtimestamp(moment_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _signature(files: tuple[Path, ...]) -> _Signature:

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.base.tls_errors import pair_mistake
 from penstock.broker.certificates import Validity, certificates_in, common, validity_of
 from penstock.broker.setting_values import CLIENT_AUTH
 
@@ -140,26 +140,9 @@ class BrokerTls:
             # A key that asks for a passphrase would wait for somebody at the terminal.
             context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            file = self.cert_file if self.key_file is None else f"{self.cert_file} with {self.key_file}"
-            reason = "the key has a passphrase; store it without one" if self._is_locked() else _reason(error)
-            has_no_key = self.key_file is None and isinstance(error, ssl.SSLError)
-            keyless = "; a key is needed beside it, if it holds none (tls_key, --tls-key)" if has_no_key else ""
-            raise OperationalError(f"cannot use {file} for TLS: {reason}{keyless}") from None
+            text = pair_mistake(error, self.cert_file, self.key_file, "tls_key, --tls-key")
+            raise OperationalError(text) from None
         return context
-
-    def _is_locked(self) -> bool:
-        assert self.cert_file is not None
-        try:
-            with (self.key_file or self.cert_file).open("rb") as opened:
-                return b"ENCRYPTED" in opened.read(limits.TLS_FILE_BYTES_MAX)
-        except OSError:
-            return False
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return "the key is not that of the certificate"
-    return str(getattr(error, "strerror", None) or error)
 
 
 def _authorities_in(file: Path) -> tuple[bytes, ...]:
@@ -174,7 +157,7 @@ def _read(file: Path, reader: Callable[[Path], tuple[bytes, ...]]) -> tuple[byte
         for certificate in found:
             validity_of(certificate)
     except (OSError, ValueError) as error:
-        raise OperationalError(f"cannot use {file} for TLS: {_reason(error)}") from None
+        raise OperationalError(f"cannot use {file} for TLS: {getattr(error, 'strerror', None) or error}") from None
     if not found:
         raise OperationalError(f"cannot use {file} for TLS: there is no certificate (PEM) in it")
     return found

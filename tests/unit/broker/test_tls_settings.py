@@ -95,7 +95,18 @@ def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path: Path
     assert "none.pem for TLS: No such file" in mistakes(tls_cert=tmp_path / "none.pem", tls_key=pair.key)
     assert "the key is not that of the certificate" in mistakes(tls_cert=pair.cert, tls_key=other.key)
     said = mistakes(tls_cert=pair.cert)
-    assert said.endswith("; a key is needed beside it, if it holds none (tls_key, --tls-key) (see --tls-cert)"), said
+    text = "for TLS: it holds no private key: name that of the certificate (tls_key, --tls-key)"
+    assert f"cannot use {pair.cert} {text}" in said
+    half = tmp_path / "half.key"
+    half.write_bytes(pair.key.read_bytes()[:120])
+    assert f"with {half} for TLS: {half} breaks off in the private key" in mistakes(tls_cert=pair.cert, tls_key=half)
+    lines = pair.key.read_bytes().splitlines(keepends=True)
+    half.write_bytes(b"".join(lines[:1] + lines[2:]))
+    assert f"the private key in {half} is damaged" in mistakes(tls_cert=pair.cert, tls_key=half)
+    said = mistakes(tls_cert=pair.cert, tls_key=tmp_path / "empty.pem")
+    assert f"{tmp_path / 'empty.pem'} holds no private key (PEM)" in said
+    said = mistakes(tls_cert=pair.cert, tls_key=tmp_path / "none.key")
+    assert f"{tmp_path / 'none.key'}: No such file or directory" in said
     (tmp_path / "both.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
     assert loaded(tls_cert=tmp_path / "both.pem").tls
     assert "the key has a passphrase" in mistakes(tls_cert=pair.cert, tls_key=tmp_path / "locked.key")
