@@ -37,6 +37,14 @@ class Validity(NamedTuple):
     end_us: int
 
 
+class Held(NamedTuple):
+    """What a file of certificates comes to."""
+
+    setting: str  # that names it
+    file: Path
+    validity: Validity  # of all in it
+
+
 def common(validities: Iterable[Validity]) -> Validity:
     """When all of these count, of which there is one at least."""
     begins_us, ends_us = zip(*validities, strict=True)

@@ -17,6 +17,7 @@ What a URL holds is used for that server; the options for those whose URL holds 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.tls_errors import pair_mistake
+from penstock.broker.certificates import Held, certificates_in, common, validity_of
 from penstock.ingest.connect import ANONYMOUS, Authentication
 
 DEFAULT_PORT = 4222
@@ -211,6 +213,15 @@ class TlsFiles:
         except OperationalError as error:
             return [f"nats: {error}"]
         return []
+
+    def held(self) -> tuple[Held, ...]:
+        """What the files hold now, as far as they can be read; blocking."""
+        found = []
+        for setting, file in (("nats_tls_cert", self.cert_file), ("nats_tls_ca", self.ca_file)):
+            with contextlib.suppress(OSError, ValueError):
+                if file is not None and (those := certificates_in(file)):
+                    found.append(Held(setting, file, common(map(validity_of, those))))
+        return tuple(found)
 
     def context(self) -> ssl.SSLContext:
         """A client context that verifies the server. OperationalError if a file cannot be used."""

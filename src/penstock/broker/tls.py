@@ -24,6 +24,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.units import utc_text
+from penstock.broker.certificates import Held
 from penstock.broker.tls_settings import REQUIRED, BrokerTls, Loaded
 from penstock.broker.transport import PeerCertificate
 from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloRequest, Request
@@ -53,6 +54,11 @@ class ServerTls:
     def expires_us(self) -> int:
         """When this broker's certificate ends."""
         return self._loaded.own.end_us
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """What is in use."""
+        return self._loaded.held
 
     # Connections
 
@@ -188,7 +194,7 @@ class ServerTls:
         _log.info("new certificates are in use; this broker's own ends on %s", utc_text(loaded.own.end_us))
 
     def _tell_ends(self, wall_us: int) -> None:
-        for file, validity in self._loaded.validities:
+        for _, file, validity in self._loaded.held:
             told_us = self._told_us.get(file)
             has_begun = validity.begin_us <= wall_us
             if has_begun and validity.end_us - wall_us > limits.TLS_EXPIRY_TOLD_MS * 1_000:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock.base.errors import OperationalError
 from penstock.base.tls_errors import pair_mistake
-from penstock.broker.certificates import Validity, certificates_in, common, validity_of
+from penstock.broker.certificates import Held, Validity, certificates_in, common, validity_of
 from penstock.broker.setting_values import CLIENT_AUTH
 
 OFF, OPTIONAL, REQUIRED = CLIENT_AUTH
@@ -43,7 +43,7 @@ class Loaded:
     client_anchors: frozenset[bytes]  # the certificates of `tls_client_ca`
     broker_anchors: frozenset[bytes]  # those of `tls_ca`
     own: Validity  # of our own certificate, and of those between it and its authority
-    validities: tuple[tuple[Path, Validity], ...]  # that of all in each file
+    held: tuple[Held, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,10 @@ class BrokerTls:
         client_ca_file = None if self.wanted_of_clients == OFF else self.client_ca_file
         own = _read(self.cert_file, certificates_in)
         anchors = {file: _read(file, _authorities_in) for file in (self.ca_file, client_ca_file) if file is not None}
-        held = {self.cert_file: own, **anchors}
+        held = {"tls_cert": (self.cert_file, own)}
+        for setting, file in (("tls_ca", self.ca_file), ("tls_client_ca", client_ca_file)):
+            if file is not None:
+                held[setting] = file, anchors[file]
         server, http = self._server_context(), self._server_context()
         server.options |= _ENABLE_KTLS
         for file in anchors:
@@ -122,7 +125,7 @@ class BrokerTls:
             frozenset(() if client_ca_file is None else anchors[client_ca_file]),
             frozenset(() if self.ca_file is None else anchors[self.ca_file]),
             common(map(validity_of, own)),
-            tuple((file, common(map(validity_of, certificates))) for file, certificates in held.items()),
+            tuple(Held(setting, file, common(map(validity_of, those))) for setting, (file, those) in held.items()),
         )
 
     def _server_context(self) -> ssl.SSLContext:
