@@ -44,9 +44,10 @@ class Authority:
         hosts: Sequence[str] = LOCAL,
         *,
         days: float = 30,
+        begin_days: float = -365,
         usages: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     ) -> Pair:
-        """A new pair in `NAME.pem` and `NAME.key`, put in the place of those that are there; it began a year ago."""
+        """A new pair in `NAME.pem` and `NAME.key`, in place of those that are there; it begins in `begin_days`."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_name_of(host) for host in hosts]
         extensions: list[tuple[x509.ExtensionType, bool]] = [(x509.ExtendedKeyUsage(usages), False)]
@@ -55,7 +56,7 @@ class Authority:
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         _replace(pair.key, _key_pem(key))
-        _replace(pair.cert, _pem(self._signed(subject, key, extensions, days=days)))
+        _replace(pair.cert, _pem(self._signed(subject, key, extensions, days=days, begin_days=begin_days)))
         return pair
 
     def _signed(
@@ -65,6 +66,7 @@ class Authority:
         extensions: Sequence[tuple[x509.ExtensionType, bool]],
         *,
         days: float,
+        begin_days: float = -365,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
@@ -73,7 +75,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - 365 * _DAY)
+            .not_valid_before(now + begin_days * _DAY)
             .not_valid_after(now + days * _DAY)
         )
         for extension, is_critical in extensions:

@@ -156,8 +156,11 @@ async def test_a_token_that_has_expired(broker) -> None:
     assert token.token is not None
     async with await broker.client() as admin:
         await admin.users.create("bob", token)
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(Unauthenticated, match="this token of 'bob' expired at "):
         async with logged_in(broker, Credentials.token(token.token)):
+            pass
+    with pytest.raises(Unauthenticated, match="the name or the secret is wrong"):
+        async with logged_in(broker, Credentials.token(token.token[:-4] + "AAAA")):
             pass
 
 

@@ -215,6 +215,20 @@ async def test_what_is_open_to_other_machines_is_worse(tmp_path: Path) -> None:
     assert results == [["warn", "unknown"], ["fail", "unknown"]]
 
 
+async def test_what_is_open_on_this_machine_is_worse_where_users_have_to_log_in(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", "--auth") as broker:
+        broker.logged("everybody logs in to Penstock, but not to NATS at nats://127.0.0.1:")
+        credentials = ("--credentials", str(broker.data_dir / "admin.credentials"))
+        code, findings = await examine(broker.client_address, *credentials)
+        everything = "may hear all streams and publish anywhere: there are no permissions"
+        assert ("fail", f"who has no credentials {everything}") in told(findings, "NATS permissions")
+        assert told(findings, "credentials") == [("ok", "none expires")]
+        assert told(findings, "certificates") == []
+        assert code == 1
+        assert broker.stderr is not None
+        assert "ERROR" not in broker.stderr.text
+
+
 async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> None:
     with served(tmp_path, config_on_the_page()) as (server, broker):
         await make_streams(broker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.cli_process import command
 CONFIG = """
 accounts { APP { users = [
   { user: penstock, password: p, permissions: { subscribe: ["orders.>"], publish: ["_INBOX.>"] } }
-  { user: shop, password: s, permissions: { subscribe: ["_INBOX.shop.>"], publish: ["orders.>"] } }
+  { user: shop, password: s, permissions: { subscribe: ["_INBOX.shop.>"], publish: ["orders.eu"] } }
 ] } }
 """
 
@@ -100,3 +101,23 @@ async def test_a_password_comes_from_a_file_and_is_in_no_list_of_processes(
         _, errors = await command(broker.client_address, name, *more, code=2)
         assert f"{file} holds no NATS credentials" in errors
         assert "wrong" not in errors
+
+
+async def test_a_subject_on_which_one_may_not_publish_is_told_at_once(
+    broker: BrokerProcess, server: NatsProcess, client: aio.Client
+) -> None:
+    arguments = ("publish", "orders.US", "42", "--timeout", "60s", "--nats", url_of(server, "shop:s"))
+    _, said = await command(broker.client_address, *arguments, "--inbox-prefix", "_INBOX.shop", code=1)
+    assert "NATS does not let this user publish on 'orders.US', so the message was not stored" in said
+    options = {"inbox_prefix": "_INBOX.shop"}
+    async with (
+        asyncio.timeout(30),
+        aio.connect(broker.client_address, nats=url_of(server, "shop:s"), nats_options=options) as publisher,
+    ):
+        with pytest.raises(penstock.Unavailable, match=r"publish on 'orders\.us'"):
+            await publisher.publish("orders.us", b"x", timeout=60.0)
+        assert (await publisher.publish("orders.eu", b"x")).stream == "orders"
+        await publisher.publish("orders.us", b"x", ack="none")
+        with pytest.raises(penstock.Unavailable, match=r"publish on 'orders\.us'"):
+            await publisher.flush()
+        await publisher.flush()

@@ -1,7 +1,8 @@
 """The broker's side of a proof: two messages, of whichever mechanism.
 
 Rules: nothing is told of which users there are: whoever is not known is challenged like anybody else, always with the
-same salt, and fails at the end. A handshake is one attempt; after a failure it takes nothing more.
+same salt, and fails at the end. Who has proved to know what has expired hears just that. A handshake is one attempt;
+after a failure it takes nothing more.
 
 | message | state before | after                                   |
 |---------|--------------|-----------------------------------------|
@@ -47,6 +48,9 @@ class Directory(Protocol):
     def holder(self, public_key: str) -> Principal | None:
         """Whose nkey that is; None: nobody's."""
 
+    def expired(self, who: Principal) -> str | None:
+        """What to tell somebody who has proved that, and whose time is over; None: it is not."""
+
     @property
     def decoy_key(self) -> bytes:
         """A secret of the cluster, from which salts are made for those who are not there."""
@@ -85,6 +89,8 @@ class ServerHandshake:
                 answer = self._checker.check(data)
                 if self._wanted is None:
                     raise refused()
+                if (text := self._directory.expired(self._wanted)) is not None:
+                    raise refused(text)
                 self._state, self.who = _State.DONE, self._wanted
                 return answer
             raise refused("that is no part of a login: connect again")

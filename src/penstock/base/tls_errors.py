@@ -6,6 +6,8 @@ load it. What to do about it is in the words of the side that dials: a setting o
 
 from __future__ import annotations
 
+import re
+from os import PathLike
 from typing import NamedTuple
 
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21, 27)  # X509_V_ERR_… of OpenSSL
@@ -31,6 +33,11 @@ _OURS_REFUSED = {
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "or nothing else that both sides know",
 }
 _NO_COMMON = ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "VERSION_TOO_LOW")
+
+
+_PAIR_BYTES_MAX = 1 << 20  # of each file, more than which is not looked at
+_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_WHOLE_KEY = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.+?-----END \1PRIVATE KEY-----", re.DOTALL)
 
 
 class Words(NamedTuple):
@@ -72,3 +79,37 @@ def _unverified(code: int, message: str, words: Words) -> str:
     if code == _WRONG_PURPOSE:
         return "its certificate is not for servers (extended key usage); whoever runs it needs another one"
     return f"its certificate was not accepted: {message}"
+
+
+def pair_mistake(error: Exception, cert: str | PathLike[str], key: str | PathLike[str] | None, option: str) -> str:
+    """Why a certificate and its key could not be loaded, and which file it is; `option`: what names a key. Blocking."""
+    files = f"{cert}" if key is None else f"{cert} with {key}"
+    return f"cannot use {files} for TLS: {_of_pair(error, cert, key, option)}"
+
+
+def _of_pair(error: Exception, cert: str | PathLike[str], key: str | PathLike[str] | None, option: str) -> str:
+    held: list[bytes] = []
+    for file in (cert, cert if key is None else key):
+        try:
+            with open(file, "rb") as opened:
+                held.append(opened.read(_PAIR_BYTES_MAX))
+        except OSError as unread:
+            return f"{file}: {unread.strerror or unread}" if key is not None else str(unread.strerror or unread)
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate"
+    in_cert, in_key = held
+    where = cert if key is None else key
+    if in_cert.count(b"-----BEGIN CERTIFICATE-----") != in_cert.count(b"-----END CERTIFICATE-----"):
+        return f"{cert} breaks off in a certificate"
+    if b"-----BEGIN CERTIFICATE-----" not in in_cert:
+        return f"{cert} holds no certificate (PEM)"
+    if _KEY.search(in_key) is None:
+        alone = f"it holds no private key: name that of the certificate ({option})"
+        return alone if key is None else f"{key} holds no private key (PEM)"
+    if _WHOLE_KEY.search(in_key) is None:
+        return f"{where} breaks off in the private key"
+    if b"ENCRYPTED" in in_key:
+        return "the key has a passphrase; store it without one"
+    if getattr(error, "reason", None) is None and hasattr(error, "reason"):
+        return f"the private key in {where} is damaged"
+    return str(getattr(error, "strerror", None) or error)

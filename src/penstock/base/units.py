@@ -8,6 +8,7 @@ joined.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 _BYTES = {
     "": 1,
@@ -134,3 +135,8 @@ def format_offsets(begin: int, end: int | None) -> str:
     if end <= begin:
         return "none"
     return str(begin) if end == begin + 1 else f"{begin} to {end - 1}"
+
+
+def utc_text(moment_us: int) -> str:
+    """A time (µs since 1970) to the minute, in UTC."""
+    return datetime.fromtimestamp(moment_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")

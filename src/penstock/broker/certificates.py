@@ -1,4 +1,4 @@
-"""What a file of certificates says, without a library for it: each certificate, when it ends, and whose it is.
+"""What a file of certificates says, without a library for it: each certificate, when it counts, and whose it is.
 
 Rules: OpenSSL has checked the files before; what cannot be read here is said in a ValueError. Of a certificate (X.509,
 DER) only names and validity are looked at:
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.base import limits
 
@@ -29,24 +31,51 @@ def certificates_in(file: Path) -> tuple[bytes, ...]:
     return tuple(ssl.PEM_cert_to_DER_cert(text) for text in _PEM.findall(content.decode("ascii", "replace")))
 
 
-def end_us(certificate: bytes) -> int:
-    """When a certificate (DER) ends, in µs since 1970. ValueError: it is none."""
+class Validity(NamedTuple):
+    """When a certificate counts, both ends included; in µs since 1970."""
+
+    begin_us: int
+    end_us: int
+
+
+class Held(NamedTuple):
+    """What a file of certificates comes to."""
+
+    setting: str  # that names it
+    file: Path
+    validity: Validity  # of all in it
+
+
+def common(validities: Iterable[Validity]) -> Validity:
+    """When all of these count, of which there is one at least."""
+    begins_us, ends_us = zip(*validities, strict=True)
+    return Validity(max(begins_us), min(ends_us))
+
+
+def validity_of(certificate: bytes) -> Validity:
+    """When a certificate (DER) counts. ValueError: it is none."""
     try:
         _, validity, _ = _element(certificate, _issuer_and_end(certificate)[1])
-        _, _, position = _element(certificate, validity)
-        tag, start, end = _element(certificate, position)
+        begin_us, position = _time(certificate, validity, "begin")
+        end_us, _ = _time(certificate, position, "end")
     except IndexError:
         raise ValueError("it breaks off in a certificate") from None
+    return Validity(begin_us, end_us)
+
+
+def _time(certificate: bytes, position: int, which: str) -> tuple[int, int]:
+    """The time that is there, and where the next element is."""
+    tag, start, end = _element(certificate, position)
     text = certificate[start:end].decode("ascii", "replace")
     if tag == _UTC_TIME:
         text = ("20" if text[:2] < "50" else "19") + text
     elif tag != _GENERALIZED_TIME:
-        raise ValueError("a certificate in it has no end")
+        raise ValueError(f"a certificate in it has no {which}")
     try:
         moment = datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
-        raise ValueError(f"a certificate in it ends at {text!r}, which is no time") from None
-    return int(moment.timestamp()) * 1_000_000
+        raise ValueError(f"a certificate in it {which}s at {text!r}, which is no time") from None
+    return int(moment.timestamp()) * 1_000_000, end
 
 
 def issuer_and_subject(certificate: bytes) -> tuple[bytes, bytes]:

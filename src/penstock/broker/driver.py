@@ -369,7 +369,7 @@ class Driver:
     def reload_certificates(self) -> None:
         """Somebody has put new ones in their place."""
         if self.tls is not None and not self._stopped:
-            self.tls.reload(self.read_ahead)
+            self.tls.reload(self.now().wall_us, self.read_ahead)
 
     def keys_read(self) -> None:
         """The keys of encrypted streams were read again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import stat
 from collections.abc import Callable
@@ -81,15 +82,25 @@ def _text(file: Path) -> str:
 
 def _holds(file: Path, text: str) -> bool:
     try:
-        return _text(file) == text
+        return _text(file).rstrip("\r\n") == text.rstrip("\r\n")  # as settings are read from files
     except (OSError, UnicodeDecodeError):
         return False
 
 
 def _warn_of_others(file: Path) -> None:
     try:
-        mode = file.stat().st_mode
+        state = file.stat()
     except OSError:
         return
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if is_open_to_others(state, os.geteuid()):
         _log.warning("%s holds keys, and others than its owner may use it: chmod 600 %s", file, file)
+
+
+def is_open_to_others(state: os.stat_result, user_id: int) -> bool:
+    """Whether others than the broker, which runs as that user, may use the file.
+
+    A group may read what belongs to somebody else: so secrets of Kubernetes come to a broker (0440, `fsGroup`), which
+    could not change that.
+    """
+    of_group = stat.S_IRWXG if state.st_uid == user_id else stat.S_IWGRP
+    return bool(state.st_mode & (stat.S_IRWXO | of_group))

@@ -113,6 +113,10 @@ class Guarding:
         """Whose nkey that is."""
         return self._access.holder(public_key)
 
+    def expired(self, who: Principal) -> str | None:
+        """As `Access`; the secret of brokers does not expire."""
+        return None if who.name == BROKER else self._access.expired(who)
+
     @property
     def decoy_key(self) -> bytes:
         """As `Access`."""

@@ -15,7 +15,9 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.broker import metrics
+from penstock.broker.certificates import Held
 from penstock.broker.driver import Driver
+from penstock.broker.nats_credentials import TlsFiles
 from penstock.broker.otlp import Exporter
 from penstock.broker.request_meters import name_of
 from penstock.hot import is_compiled
@@ -23,6 +25,7 @@ from penstock.node.step import Lane
 
 _STATM = Path("/proc/self/statm")
 _FILES = "/proc/self/fd"
+_NO_FILES = TlsFiles()
 
 
 class Look(NamedTuple):
@@ -32,14 +35,16 @@ class Look(NamedTuple):
     size_bytes: int
     resident_bytes: int | None
     open_files: int | None
+    nats_certificates: tuple[Held, ...] = ()
 
 
 class Looks:
     """Looks at the disk with a thread that writes: where those hang, this does as well. One look at a time."""
 
-    def __init__(self, driver: Driver, folder: Path) -> None:
+    def __init__(self, driver: Driver, folder: Path, nats_tls: TlsFiles = _NO_FILES) -> None:
         self._driver = driver
         self._folder = folder
+        self._nats_tls = nats_tls
         self._open: asyncio.Future[Look] | None = None
 
     async def look(self) -> Look | None:
@@ -62,17 +67,18 @@ class Looks:
                 future.set_exception(error)
                 future.exception()  # whoever waited may be gone
 
-        self._driver.have_done(Lane.WRITE, lambda: seen.append(_look(self._folder)), done)
+        self._driver.have_done(Lane.WRITE, lambda: seen.append(_look(self._folder, self._nats_tls)), done)
         return future
 
 
-def _look(folder: Path) -> Look:
+def _look(folder: Path, nats_tls: TlsFiles) -> Look:
     disk = os.statvfs(folder)
     resident_bytes = open_files = None
     with suppress(OSError, ValueError, IndexError):  # not on Linux
         resident_bytes = int(_STATM.read_text().split()[1]) * resource.getpagesize()
         open_files = len(os.listdir(_FILES))
-    return Look(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, resident_bytes, open_files)
+    sizes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    return Look(*sizes, resident_bytes, open_files, nats_tls.held())
 
 
 class LoopLag:
@@ -129,9 +135,17 @@ class BrokerMeasures:
         yield from self._nats()
         yield from self._clients()
         yield from self._requests()
+        yield self._certificates(look)
         yield single(metrics.FAILED_LOGINS, self._driver.server.failed_logins)
-        yield single(metrics.THROTTLED, self._driver.server.usage.throttled)
+        usage = self._driver.server.usage
+        throttled = {"delayed": usage.delayed, "refused": usage.throttled}
+        yield Family(metrics.THROTTLED, [Sample((how,), count) for how, count in throttled.items()])
         yield from self._traces()
+
+    def _certificates(self, look: Look | None) -> Family:
+        held = () if self._driver.tls is None else self._driver.tls.held
+        held += () if look is None else look.nats_certificates
+        return Family(metrics.CERTIFICATE_EXPIRES, [Sample((one.setting,), one.validity.end_us) for one in held])
 
     def _traces(self) -> Families:
         exporter, tracing = self._exporter, self._driver.tracing

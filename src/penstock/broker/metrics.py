@@ -48,8 +48,16 @@ REQUEST_ERRORS = Metric(
     "penstock_request_errors_total", _COUNTER, "Requests that were answered with an error.", ("api", "code")
 )
 
+CERTIFICATE_EXPIRES = Metric(
+    "penstock_certificate_expires_seconds", _GAUGE,
+    "When the first certificate ends of those in use that this setting names (Unix time).", ("setting",), _US,
+)  # fmt: skip
 FAILED_LOGINS = Metric("penstock_failed_logins_total", _COUNTER, "Connections that did not prove who they are.")
-THROTTLED = Metric("penstock_throttled_requests_total", _COUNTER, "Requests refused because of a user's quota.")
+THROTTLED = Metric(
+    "penstock_throttled_requests_total", _COUNTER,
+    "Requests of users who are over a rate of theirs: `delayed`, done and told to wait before the next; or `refused`.",
+    ("how",),
+)  # fmt: skip
 SPANS_EXPORTED = Metric("penstock_spans_exported_total", _COUNTER, "Spans of traced messages that were delivered.")
 SPANS_DROPPED = Metric(
     "penstock_spans_dropped_total", _COUNTER, "Spans that were not: the queue was full, or nobody took them."
@@ -62,7 +70,7 @@ METRICS = (
     BUILD_INFO, READY, CPU_SECONDS, RESIDENT_BYTES, OPEN_FILES, OPEN_FILES_MAX, START_SECONDS, LOOP_LAG_SECONDS,
     DISK_ANSWERS, DISK_FREE_BYTES, DISK_SIZE_BYTES, DISK_WORK, NATS_CONNECTED, NATS_DISCONNECTS, NATS_ANSWERS_DROPPED,
     NATS_PAUSED, NATS_WRITE_BYTES, CONNECTIONS, CONNECTIONS_MAX, BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
-    DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, FAILED_LOGINS, THROTTLED,
+    DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, CERTIFICATE_EXPIRES, FAILED_LOGINS, THROTTLED,
     SPANS_EXPORTED, SPANS_DROPPED, TRACES_DROPPED,
 )  # fmt: skip
 """All of them, in the order of the page."""

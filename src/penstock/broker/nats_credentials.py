@@ -17,6 +17,7 @@ What a URL holds is used for that server; the options for those whose URL holds 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.base.errors import ConfigError, OperationalError
+from penstock.base.tls_errors import pair_mistake
+from penstock.broker.certificates import Held, certificates_in, common, validity_of
 from penstock.ingest.connect import ANONYMOUS, Authentication
 
 DEFAULT_PORT = 4222
@@ -235,16 +238,27 @@ class TlsFiles:
             return [f"nats: {error}"]
         return []
 
+    def held(self) -> tuple[Held, ...]:
+        """What the files hold now, as far as they can be read; blocking."""
+        found = []
+        for setting, file in (("nats_tls_cert", self.cert_file), ("nats_tls_ca", self.ca_file)):
+            with contextlib.suppress(OSError, ValueError):
+                if file is not None and (those := certificates_in(file)):
+                    found.append(Held(setting, file, common(map(validity_of, those))))
+        return tuple(found)
+
     def context(self) -> ssl.SSLContext:
         """A client context that verifies the server. OperationalError if a file cannot be used."""
-        file: Path | None = self.ca_file
         try:
-            context = ssl.create_default_context(cafile=None if file is None else str(file))
-            if self.cert_file is not None:
-                file = self.cert_file
-                # A key that asks for a passphrase would wait for somebody at the terminal.
-                context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+            context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "strerror", None) or error
-            raise OperationalError(f"cannot use {file} for TLS: {reason}") from None
+            raise OperationalError(f"cannot use {self.ca_file} for TLS: {reason}") from None
+        if self.cert_file is not None:
+            try:
+                # A key that asks for a passphrase would wait for somebody at the terminal.
+                context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+            except (OSError, ValueError) as error:
+                text = pair_mistake(error, self.cert_file, self.key_file, "nats_tls_key, --nats-tls-key")
+                raise OperationalError(text) from None
         return context

@@ -43,6 +43,8 @@ write_deadline: "{write_deadline_s}s"
 """
 _LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
 _LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
+_OF_DOCTOR = (b"_R_.penstock-doctor.", b"$PENSTOCK.doctor.", b"_INBOX.penstock-doctor.")
+"""In what nats-server refuses when `penstock doctor` tries what somebody may do: no trouble of anybody's."""
 _TAKEN = b"address already in use"
 _LAST_LINES = 5
 _EXCERPT_BYTES = 2000
@@ -193,7 +195,7 @@ class EmbeddedNats:
             if b"[INF]" not in line:
                 self._last_lines.append(line)
             level = next((level for mark, level in _LEVELS.items() if mark in line), logging.DEBUG)
-            if port and _TAKEN in line:
+            if (port and _TAKEN in line) or any(mark in line for mark in _OF_DOCTOR):
                 level = logging.DEBUG
             _log.log(level, "%s", line.decode("utf-8", "replace"))
             found = _LISTENING.search(line)

@@ -55,7 +55,7 @@ class Observed:
                 why=lambda: why_not_ready(driver),
                 exporter=exporter,
             )
-            pages = Pages(driver, Looks(driver, config.data_dir), measures, token=config.http_token)
+            pages = Pages(driver, Looks(driver, config.data_dir, config.nats_tls), measures, token=config.http_token)
             tls = driver.tls.http_context if driver.tls is not None and config.http_tls else None
             self._server = HttpServer(listeners, pages.answer, tls)
 

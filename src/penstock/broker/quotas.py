@@ -80,6 +80,7 @@ class Usage:
 
     def __init__(self, limits_of: Callable[[Principal], Limits | None], elapsed_us: Callable[[], int]) -> None:
         self.throttled = 0  # requests that were refused
+        self.delayed = 0  # answers that had their user wait
         self._limits_of = limits_of
         self._elapsed_us = elapsed_us
         self._buckets: dict[tuple[str, int, Kind], _Bucket] = {}
@@ -146,4 +147,5 @@ class Usage:
             return response
         if bucket is None or not (wait_ms := bucket.wait_ms):
             return response
+        self.delayed += 1
         return msgspec.structs.replace(response, throttle_ms=wait_ms)

@@ -295,6 +295,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
     await _first_connected(driver.link)
+    if node.access.is_guarded and (open_nats := _open_nats(driver.link, is_embedded=running.embedded is not None)):
+        _log.warning("%s", open_nats)
     if cluster := cluster_text(config):
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
@@ -308,6 +310,16 @@ async def _first_connected(link: NatsLink) -> None:
         await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
+
+
+def _open_nats(link: NatsLink, *, is_embedded: bool) -> str:
+    """What to say if NATS lets in who has no login, where Penstock lets in nobody; empty: it does not, or is away."""
+    if link.info is None or link.info.auth_required or link.info.tls_verify:
+        return ""
+    whoever = "any program on this machine" if is_embedded else "whoever reaches it"
+    remedy = "use a nats-server of your own (--nats) with users" if is_embedded else "give it users"
+    text = f"everybody logs in to Penstock, but not to NATS at {link.server}: {whoever} may publish into every stream"
+    return f"{text} there, and read what is published; {remedy} (docs/how-to/nats-permissions.md)"
 
 
 def _tls(config: BrokerConfig, driver: Driver, loop: asyncio.AbstractEventLoop) -> ServerTls | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.base.ids import TimestampUs
-from penstock.messages import NatsStatus, StatusResponse
+from penstock.messages import CertificateInfo, NatsStatus, StatusResponse
 
 if TYPE_CHECKING:
     from penstock.broker.driver import Driver
@@ -38,13 +38,20 @@ def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
         connections=len(server.connections) - len(server.peers),
         requests_in_flight=server.open_request_count,
         tls_expires_us=None if driver.tls is None else TimestampUs(driver.tls.expires_us),
+        certificates=_certificates(driver),
         counters=status.counters
         | _counted(
             damaged_frames=damaged_frames,
             failed_logins=server.failed_logins,
+            delayed=server.usage.delayed,
             throttled=server.usage.throttled,
         ),
     )
+
+
+def _certificates(driver: Driver) -> tuple[CertificateInfo, ...]:
+    held = () if driver.tls is None else driver.tls.held
+    return tuple(CertificateInfo(setting=one.setting, expires_us=TimestampUs(one.validity.end_us)) for one in held)
 
 
 def _counted(**counts: int) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 Rules: the files are looked at every TLS_LOOK_MS, and read anew when one has changed, or when somebody asks (SIGHUP); in
 a disk thread. New connections get what was read; those that are there keep theirs. A pair that cannot be used is told
-and changes nothing. From 14 days before a certificate ends the log says so once a day.
+and changes nothing; nor does one that has ended, or has not begun, while that in use counts: it waits until it is the
+better one, or another one comes. From 14 days before a certificate ends the log says so once a day.
 
 | who is there         | what is asked  | needs                                                                |
 |----------------------|----------------|----------------------------------------------------------------------|
@@ -19,12 +20,13 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.units import utc_text
+from penstock.broker.certificates import Held
 from penstock.broker.tls_settings import REQUIRED, BrokerTls, Loaded
 from penstock.broker.transport import PeerCertificate
 from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloRequest, Request
@@ -47,12 +49,18 @@ class ServerTls:
         self._peer_names = frozenset(name.lower() for name in settings.peer_names)
         self._next_look_us = 0
         self._is_looking = self._is_asked = False
+        self._waiting: Loaded | None = None  # was read, and is worse than what is in use
         self._told_us: dict[Path, int] = {}  # when the end of that file was told of last
 
     @property
     def expires_us(self) -> int:
         """When this broker's certificate ends."""
-        return self._loaded.expires_us
+        return self._loaded.own.end_us
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """What is in use."""
+        return self._loaded.held
 
     # Connections
 
@@ -130,16 +138,18 @@ class ServerTls:
         """About once a second: look at the files if it is time."""
         if not self._is_looking and (self._is_asked or elapsed_us >= self._next_look_us):
             self._next_look_us = elapsed_us + limits.TLS_LOOK_MS * 1_000
-            self._look(in_thread)
+            self._look(wall_us, in_thread)
+            if self._waiting is not None and not _is_worse(self._waiting, self._loaded, wall_us):
+                self._use(self._waiting)
             self._tell_ends(wall_us)
 
-    def reload(self, in_thread: InThread) -> None:
+    def reload(self, wall_us: int, in_thread: InThread) -> None:
         """Read the files now, changed or not."""
         self._is_asked = True
         if not self._is_looking:
-            self._look(in_thread)
+            self._look(wall_us, in_thread)
 
-    def _look(self, in_thread: InThread) -> None:
+    def _look(self, wall_us: int, in_thread: InThread) -> None:
         is_asked, self._is_asked = self._is_asked, False
         self._is_looking = True
         before = self._signature
@@ -160,32 +170,57 @@ class ServerTls:
                 raise error
             for signature, loaded in found:
                 self._signature = signature
-                self._take(loaded)
+                self._take(loaded, wall_us)
 
         in_thread(look, done)
 
-    def _take(self, loaded: Loaded | OperationalError) -> None:
+    def _take(self, loaded: Loaded | OperationalError, wall_us: int) -> None:
+        self._waiting = None
         if isinstance(loaded, OperationalError):
             _log.error("%s; what was read before stays in use", loaded)
-            return
-        self._loaded = loaded
+        elif _is_worse(loaded, self._loaded, wall_us):
+            self._waiting = loaded
+            has_ended = loaded.own.end_us <= wall_us
+            said = (
+                f"ended on {utc_text(loaded.own.end_us)}"
+                if has_ended
+                else f"begins on {utc_text(loaded.own.begin_us)} only"
+            )
+            text = "the new certificate in %s %s: what was read before stays in use, until %s%s"
+            then = "; put another one in its place" if has_ended else ", or until then"
+            _log.warning(text, self._settings.cert_file, said, utc_text(self._loaded.own.end_us), then)
+        else:
+            self._use(loaded)
+
+    def _use(self, loaded: Loaded) -> None:
+        self._loaded, self._waiting = loaded, None
         self._told_us.clear()
-        _log.info("new certificates are in use; this broker's own ends on %s", _day(loaded.expires_us))
+        _log.info("new certificates are in use; this broker's own ends on %s", utc_text(loaded.own.end_us))
 
     def _tell_ends(self, wall_us: int) -> None:
-        for file, end_us in self._loaded.ends:
+        for _, file, validity in self._loaded.held:
             told_us = self._told_us.get(file)
-            if end_us - wall_us > limits.TLS_EXPIRY_TOLD_MS * 1_000:
+            has_begun = validity.begin_us <= wall_us
+            if has_begun and validity.end_us - wall_us > limits.TLS_EXPIRY_TOLD_MS * 1_000:
                 continue
             if told_us is not None and wall_us - told_us < limits.TLS_EXPIRY_TOLD_AGAIN_MS * 1_000:
                 continue
             self._told_us[file] = wall_us
-            verb = "ended" if end_us <= wall_us else "ends"
-            _log.warning("a certificate in %s %s on %s: put a new one in its place", file, verb, _day(end_us))
+            if not has_begun:
+                text = "a certificate in %s begins on %s only: until then nobody takes it; is the clock right?"
+                _log.error(text, file, utc_text(validity.begin_us))
+                continue
+            has_ended = validity.end_us <= wall_us
+            level, verb = (logging.ERROR, "ended") if has_ended else (logging.WARNING, "ends")
+            _log.log(
+                level, "a certificate in %s %s on %s: put a new one in its place", file, verb, utc_text(validity.end_us)
+            )
 
 
-def _day(moment_us: int) -> str:
-    return datetime.fromtimestamp(moment_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
+def _is_worse(new: Loaded, used: Loaded, wall_us: int) -> bool:
+    """Whether nobody would take the new one now, but that in use."""
+    is_new_good, is_used_good = (one.own.begin_us <= wall_us < one.own.end_us for one in (new, used))
+    return is_used_good and not is_new_good
 
 
 def _signature(files: tuple[Path, ...]) -> _Signature:

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.broker.certificates import certificates_in, end_us, issuer_and_subject
+from penstock.base.tls_errors import pair_mistake
+from penstock.broker.certificates import Held, Validity, certificates_in, common, issuer_and_subject, validity_of
 from penstock.broker.setting_values import CLIENT_AUTH
 
 OFF, OPTIONAL, REQUIRED = CLIENT_AUTH
@@ -42,8 +42,8 @@ class Loaded:
     dialling: ssl.SSLContext | None  # to other brokers
     client_anchors: frozenset[bytes]  # the certificates of `tls_client_ca`
     broker_anchors: frozenset[bytes]  # those of `tls_ca`
-    expires_us: int  # the first end of a certificate of our own
-    ends: tuple[tuple[Path, int], ...]  # that of each file
+    own: Validity  # of our own certificate, and of those between it and its authority
+    held: tuple[Held, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,10 @@ class BrokerTls:
         client_ca_file = None if self.wanted_of_clients == OFF else self.client_ca_file
         own = _read(self.cert_file, certificates_in)
         anchors = {file: _read(file, _authorities_in) for file in (self.ca_file, client_ca_file) if file is not None}
-        ends = {self.cert_file: own, **anchors}
+        held = {"tls_cert": (self.cert_file, own)}
+        for setting, file in (("tls_ca", self.ca_file), ("tls_client_ca", client_ca_file)):
+            if file is not None:
+                held[setting] = file, anchors[file]
         server, http = self._server_context(), self._server_context()
         server.options |= _ENABLE_KTLS
         for file in anchors:
@@ -120,8 +123,8 @@ class BrokerTls:
             dialling,
             clients,
             brokers,
-            min(map(end_us, own)),
-            tuple((file, min(map(end_us, certificates))) for file, certificates in ends.items()),
+            common(map(validity_of, own)),
+            tuple(Held(setting, file, common(map(validity_of, those))) for setting, (file, those) in held.items()),
         )
 
     def _server_context(self) -> ssl.SSLContext:
@@ -139,20 +142,9 @@ class BrokerTls:
             # A key that asks for a passphrase would wait for somebody at the terminal.
             context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            file = self.cert_file if self.key_file is None else f"{self.cert_file} with {self.key_file}"
-            reason = "the key has a passphrase; store it without one" if self._is_locked() else _reason(error)
-            has_no_key = self.key_file is None and isinstance(error, ssl.SSLError)
-            keyless = "; a key is needed beside it, if it holds none (tls_key, --tls-key)" if has_no_key else ""
-            raise OperationalError(f"cannot use {file} for TLS: {reason}{keyless}") from None
+            text = pair_mistake(error, self.cert_file, self.key_file, "tls_key, --tls-key")
+            raise OperationalError(text) from None
         return context
-
-    def _is_locked(self) -> bool:
-        assert self.cert_file is not None
-        try:
-            with (self.key_file or self.cert_file).open("rb") as opened:
-                return b"ENCRYPTED" in opened.read(limits.TLS_FILE_BYTES_MAX)
-        except OSError:
-            return False
 
 
 def _mistake_of(clients: frozenset[bytes], brokers: frozenset[bytes]) -> str | None:
@@ -172,26 +164,20 @@ def _mistake_of(clients: frozenset[bytes], brokers: frozenset[bytes]) -> str | N
     return None
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return "the key is not that of the certificate"
-    return str(getattr(error, "strerror", None) or error)
-
-
 def _authorities_in(file: Path) -> tuple[bytes, ...]:
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
     return certificates_in(file)
 
 
 def _read(file: Path, reader: Callable[[Path], tuple[bytes, ...]]) -> tuple[bytes, ...]:
-    """The certificates of `file`, of which there is one at least, each with an end."""
+    """The certificates of `file`, of which there is one at least, each with its time."""
     try:
         found = reader(file)
         for certificate in found:
-            end_us(certificate)
+            validity_of(certificate)
             issuer_and_subject(certificate)
     except (OSError, ValueError) as error:
-        raise OperationalError(f"cannot use {file} for TLS: {_reason(error)}") from None
+        raise OperationalError(f"cannot use {file} for TLS: {getattr(error, 'strerror', None) or error}") from None
     if not found:
         raise OperationalError(f"cannot use {file} for TLS: there is no certificate (PEM) in it")
     return found

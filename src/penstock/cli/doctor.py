@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.doctor.findings import Finding
     from penstock.doctor.identities import Identity
     from penstock.doctor.permissions import Nats
-    from penstock.messages import StatusResponse, StreamInfo
+    from penstock.messages import ListUsersResponse, StatusResponse, StreamInfo
 
 EXAMPLES = examples(
     "penstock doctor",
@@ -114,8 +114,10 @@ def doctor(
     with connected(ctx, server, timeout) as (client, seconds):
         home = client.status(timeout=seconds)
         infos = client.streams(timeout=seconds) if home.streams else []
-        findings = list(_of_cluster(ctx, home, infos, timeout, data_dir or []))
-        findings += _of_nats(_nats_at(client, home, nats, tls, seconds), who, infos)
+        users = client.users.all(timeout=seconds)
+        findings = list(_of_cluster(ctx, home, infos, users, timeout, data_dir or []))
+        at = _nats_at(client, home, nats, tls, seconds, has_users=users.is_guarded)
+        findings += _of_nats(at, who, infos)
     if as_json:
         output.print_json({"result": worst(findings), "findings": findings})
     else:
@@ -125,12 +127,18 @@ def doctor(
 
 
 def _of_cluster(
-    ctx: typer.Context, home: StatusResponse, infos: Sequence[StreamInfo], timeout: str, data_dirs: Sequence[Path]
+    ctx: typer.Context,
+    home: StatusResponse,
+    infos: Sequence[StreamInfo],
+    users: ListUsersResponse,
+    timeout: str,
+    data_dirs: Sequence[Path],
 ) -> Iterator[Finding]:
     import time
 
     from penstock.doctor.asking import ask
     from penstock.doctor.brokers import judge_brokers
+    from penstock.doctor.expiries import judge_certificates, judge_credentials
     from penstock.doctor.machine import judge_machine
     from penstock.doctor.streams import judge_streams
 
@@ -141,13 +149,18 @@ def _of_cluster(
 
     asked = [ask(opens, broker) for broker in home.brokers]
     statuses = {one.status.broker_id: one.status for one in asked if one.status is not None}
+    now_us = time.time_ns() // 1_000
     yield from judge_brokers(home, asked, __version__)
-    yield from judge_streams(infos, home.brokers, list(statuses.values()), time.time_ns() // 1_000)
+    yield from judge_certificates(asked, now_us)
+    yield from judge_credentials(users, now_us)
+    yield from judge_streams(infos, home.brokers, list(statuses.values()), now_us)
     for data_dir in data_dirs:
         yield from judge_machine(data_dir, statuses)
 
 
-def _nats_at(client: Client, home: StatusResponse, given: str | None, tls: TlsFiles, seconds: float) -> Nats | None:
+def _nats_at(
+    client: Client, home: StatusResponse, given: str | None, tls: TlsFiles, seconds: float, *, has_users: bool
+) -> Nats | None:
     from penstock.base.addresses import Address
     from penstock.broker.nats_credentials import parse_nats_urls
     from penstock.doctor.permissions import Nats
@@ -157,7 +170,7 @@ def _nats_at(client: Client, home: StatusResponse, given: str | None, tls: TlsFi
         return None
     servers = parse_nats_urls(text)
     is_private = home.nats.embedded or all(Address(one.host, one.port).is_loopback for one in servers)
-    return Nats(servers, tls, int(seconds * 1_000), is_private)
+    return Nats(servers, tls, int(seconds * 1_000), is_private, has_users)
 
 
 def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:

@@ -121,7 +121,9 @@ def _found(
 def _what(found: list[Truncation]) -> str:
     count = sum(one.messages for one in found)
     size_bytes = sum(one.size_bytes for one in found)
-    return f"{output.counted(count, 'offset')} ({format_bytes(size_bytes)})"
+    # Of a segment that goes in part nothing is given back to the disk.
+    freed = format_bytes(size_bytes) if size_bytes or not count else "no whole segment, so 0 B"
+    return f"{output.counted(count, 'offset')} ({freed})"
 
 
 def _lines(name: str, found: list[Truncation], what: str) -> list[str]:

@@ -25,6 +25,8 @@ EXAMPLES = examples(
 _COUNTERS = {  # those whose name does not say it all
     "dropped": "messages that matched and were not stored",
     "duplicates": "messages that came again and were not stored again",
+    "delayed": "requests of users over a rate that were done, and the next had to wait",
+    "throttled": "requests of users over a rate that were refused",
 }
 
 

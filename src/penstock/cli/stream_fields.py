@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage
 from penstock.base.partitioning import parse_split
 from penstock.base.units import format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
@@ -260,4 +262,6 @@ def shown(name: str, value: Any) -> str:
     """A field's value as a person writes it."""
     if name not in _BY_NAME:
         return repr(value)
+    if value is msgspec.UNSET:  # only the encryption can be that
+        return str(Encryption.NONE)
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

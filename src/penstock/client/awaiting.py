@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.client.errors import TimedOut, specific
+from penstock.client.errors import TimedOut, Unavailable, specific
 from penstock.client.publish_format import parse_ack
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
@@ -33,6 +33,13 @@ Reroute = Callable[[], Awaitable[str]]
 
 class Waiter(Protocol):
     """Somebody who waits for replies."""
+
+    @property
+    def subject(self) -> str:
+        """On which the message was sent."""
+
+    def refused(self, error: Unavailable) -> None:
+        """NATS does not let it be published."""
 
     def reply(self, data: bytes) -> None:
         """One came."""
@@ -75,6 +82,16 @@ class OneAck:
         self._until_late = until_late  # it is sent again for as long as there is time
         self._retries = 0
         self._unheard = 1  # how often it was sent and nobody answered, not even that nobody is there
+
+    @property
+    def subject(self) -> str:
+        """On which the message was sent last."""
+        return self._outgoing.subject
+
+    def refused(self, error: Unavailable) -> None:
+        """NATS does not let it be published."""
+        if not self._future.done():
+            self._future.set_exception(error)
 
     def reply(self, data: bytes) -> None:
         """One came."""
@@ -142,10 +159,15 @@ class AllAcks:
         future: asyncio.Future[dict[str, PubAck]],
     ) -> None:
         self._publisher = publisher
-        self._subject = subject
+        self.subject = subject
         self._expected = expected
         self._acks: dict[str, PubAck] = {}
         self._future = future
+
+    def refused(self, error: Unavailable) -> None:
+        """NATS does not let it be published."""
+        if not self._future.done():
+            self._future.set_exception(error)
 
     def reply(self, data: bytes) -> None:
         """One came."""
@@ -164,7 +186,7 @@ class AllAcks:
     def nobody(self) -> None:
         """Nobody is subscribed to the subject."""
         if not self._future.done():
-            self._publisher.nobody_stores(self._subject, self._future)
+            self._publisher.nobody_stores(self.subject, self._future)
 
     def late(self) -> None:
         """The time-out has passed."""
@@ -198,8 +220,13 @@ def nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
 class Echo:
     """Waits for a message to ourselves: what was published before it has reached the server."""
 
-    def __init__(self, future: asyncio.Future[None]) -> None:
+    def __init__(self, subject: str, future: asyncio.Future[None]) -> None:
+        self.subject = subject
         self._future = future
+
+    def refused(self, error: Unavailable) -> None:
+        """The server has seen it, and with it what was published before."""
+        self.reply(b"")
 
     def reply(self, _: bytes) -> None:
         """It came back."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _NO_RESPONDERS = "503"
 _SUBSCRIPTION_REFUSED = "permissions violation for subscription"
+_PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py has it in lower case
 _PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
 _LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
 _CLOSE_S = 3.0
@@ -169,10 +171,11 @@ class Publisher:
         assert self._nats is not None
         token = str(next(self._tokens))
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[token] = Echo(future)
+        subject = f"{self._inbox}.{token}"
+        self._waiters[token] = Echo(subject, future)
         self._unconfirmed = False
         try:
-            await _publish(self._nats, Outgoing(f"{self._inbox}.{token}", b"", None), "")
+            await _publish(self._nats, Outgoing(subject, b"", None), "")
             await future
         except BaseException:
             self._unconfirmed = True
@@ -317,6 +320,18 @@ class Publisher:
             self._last_error = f" ({said})" if said else ""
         if _SUBSCRIPTION_REFUSED in said.lower() and self._inbox.lower() in said.lower():
             self._inbox_refusal = said.removeprefix("nats: ")
+        if (refused := _PUBLISH_REFUSED.search(said.lower())) is not None:
+            self._refuse(refused[1])
+
+    def _refuse(self, lowered: str) -> None:
+        """The server does not take what was published on a subject, of which only the lower case is known."""
+        waiters = [one for one in self._waiters.values() if one.subject.lower() == lowered]
+        if len({one.subject for one in waiters}) == 1:  # else it might be either's
+            for waiter in waiters:
+                waiter.refused(_not_allowed(waiter.subject))
+        elif not waiters and (self._unconfirmed or any(isinstance(one, Echo) for one in self._waiters.values())):
+            self._failures += 1
+            self._first_failure = self._first_failure or _not_allowed(lowered)
 
     async def _replied(self, message: Msg) -> None:
         waiter = self._waiters.get(message.subject.rpartition(".")[2])
@@ -326,6 +341,10 @@ class Publisher:
             waiter.nobody()
         else:
             waiter.reply(message.data)
+
+
+def _not_allowed(subject: str) -> Unavailable:
+    return Unavailable(f"NATS does not let this user publish on {subject!r}, so the message was not stored")
 
 
 def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Outgoing:

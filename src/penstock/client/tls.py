@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.base.tls_errors import Words, tls_mistake
+from penstock.base.tls_errors import Words, pair_mistake, tls_mistake
 from penstock.client.addresses import parse_tls
 
 CA_VARIABLE = "PENSTOCK_TLS_CA"
@@ -134,21 +134,20 @@ class ClientTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
-        file: object = options.ca
         try:
             if options.ca is None:
                 context.load_default_certs()
             else:
                 context.load_verify_locations(options.ca)
-            if options.cert is not None:
-                file = options.cert if options.key is None else f"{options.cert} with {options.key}"
-                # A key that asks for a passphrase would wait for somebody at the terminal.
-                context.load_cert_chain(options.cert, options.key, password=lambda: "")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "strerror", None) or error
-            has_no_key = file == options.cert and isinstance(error, ssl.SSLError)
-            keyless = "; a key is needed beside it, if it holds none (tls key=, --tls-key)" if has_no_key else ""
-            raise ValueError(f"cannot use {file} for TLS: {reason}{keyless}") from None
+            raise ValueError(f"cannot use {options.ca} for TLS: {reason}") from None
+        if options.cert is not None:
+            try:
+                # A key that asks for a passphrase would wait for somebody at the terminal.
+                context.load_cert_chain(options.cert, options.key, password=lambda: "")
+            except (OSError, ValueError) as error:
+                raise ValueError(pair_mistake(error, options.cert, options.key, "tls key=, --tls-key")) from None
         return context
 
 

@@ -32,6 +32,12 @@ class Nats:
     tls: TlsFiles
     timeout_ms: int
     is_private: bool  # only this machine reaches it: what is open there is open to few
+    has_users: bool = False  # Penstock has everybody log in: what is open in NATS goes past its rules
+
+    @property
+    def bad(self) -> _Bad:
+        """What it is if somebody may do in NATS what he should not."""
+        return warn if self.is_private and not self.has_users else fail
 
 
 async def judge_permissions(
@@ -47,7 +53,7 @@ async def judge_permissions(
                 if identity.role is Role.PENSTOCK:
                     found = await _of_penstock(trial, identity, heard)
                 else:
-                    found = await _of_others(trial, identity, heard, bad=warn if nats.is_private else fail)
+                    found = await _of_others(trial, identity, heard, bad=nats.bad)
         except RefusedError as error:
             if identity is NOBODY:
                 found = [ok(_CHECK, "nobody gets in without credentials")]

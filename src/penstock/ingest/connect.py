@@ -36,6 +36,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
     max_payload: int = 1024 * 1024
     tls_required: bool = False
     tls_available: bool = False
+    auth_required: bool = False
+    tls_verify: bool = False  # it asks for a certificate
     nonce: str = ""
     ldm: bool = False
 

@@ -133,6 +133,7 @@ from penstock.messages.replicas import (
 from penstock.messages.session import (
     ApiVersions,
     BrokerLimits,
+    CertificateInfo,
     ErrorBody,
     HelloRequest,
     HelloResponse,
@@ -204,6 +205,7 @@ __all__ = [
     "AwaitStreamResponse",
     "BrokerInfo",
     "BrokerLimits",
+    "CertificateInfo",
     "ChangeIsrRequest",
     "ChangeIsrResponse",
     "ChangeRulesRequest",

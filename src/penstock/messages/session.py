@@ -81,6 +81,13 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 
+class CertificateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Certificates that a broker uses."""
+
+    setting: str  # that names their file
+    expires_us: TimestampField  # when the first of them ends
+
+
 class StatusResponse(Response, frozen=True, kw_only=True):
     """The state of one broker."""
 
@@ -105,6 +112,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     connections: Int64Field = 0  # of clients
     requests_in_flight: Int64Field = 0
     tls_expires_us: TimestampField | None = None  # when its certificate ends; None: it speaks no TLS
+    certificates: tuple[CertificateInfo, ...] = ()  # its own, and those that it checks others against; not of NATS
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
     # Since the start: messages_in, bytes_in, acks_made, dropped, …

@@ -41,6 +41,7 @@ from penstock.access.users import EVERYBODY, PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
+from penstock.base.units import utc_text
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -187,9 +188,7 @@ class Access:
         if user is None or user_name == EVERYBODY:
             return None
         credential = user.credential(credential_id if slash else PASSWORD_ID)
-        if credential is None or not credential.is_valid(self._wall_us()):
-            return None
-        if credential.kind is not (CredentialKind.TOKEN if slash else CredentialKind.PASSWORD):
+        if credential is None or credential.kind is not (CredentialKind.TOKEN if slash else CredentialKind.PASSWORD):
             return None
         keys = Verifier(credential.salt, credential.iterations, credential.stored_key, credential.server_key)
         return keys, Principal(user_name, user.made_index, credential.credential_id, credential.mark)
@@ -197,9 +196,19 @@ class Access:
     def holder(self, public_key: str) -> Principal | None:
         """As `handshake.Directory`."""
         user, credential = self._in_users().holders.get(public_key, (None, None))
-        if user is None or credential is None or not credential.is_valid(self._wall_us()):
+        if user is None or credential is None:
             return None
         return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
+
+    def expired(self, who: Principal) -> str | None:
+        """As `handshake.Directory`."""
+        user = self._image().users.get(who.name)
+        credential = None if user is None else user.credential(who.credential_id)
+        if credential is None or credential.expires_us is None or credential.is_valid(self._wall_us()):
+            return None
+        return (
+            f"this {credential.kind} of {who.name!r} expired at {utc_text(credential.expires_us)}; ask for another one"
+        )
 
     @property
     def decoy_key(self) -> bytes:
@@ -225,10 +234,11 @@ class Access:
             return RemoteError(ErrorCode.UNAUTHENTICATED, f"there is no user {who.name!r} any more")
         if who.credential_id:
             credential = user.credential(who.credential_id)
-            is_same = credential is not None and credential.mark == who.mark
-            if credential is None or not (is_same and credential.is_valid(self._wall_us())):
-                text = f"what {who.name!r} has logged in with counts no more: it was changed, or its time is over"
+            if credential is None or credential.mark != who.mark:
+                text = f"what {who.name!r} has logged in with counts no more: it was changed, or taken away"
                 return RemoteError(ErrorCode.UNAUTHENTICATED, text)
+            if (expired := self.expired(who)) is not None:
+                return RemoteError(ErrorCode.UNAUTHENTICATED, expired)
         return None
 
     # What they may do

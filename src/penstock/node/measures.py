@@ -9,15 +9,18 @@ None), and must stand that partitions, groups and leaderships come and go in bet
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from penstock.access import User
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.messages import PartitionHealth
+from penstock.metadata.persistent import PersistentMap
 from penstock.node import metrics
 from penstock.node.cluster import Cluster
 from penstock.node.listening import Listening
@@ -58,12 +61,15 @@ class Measures:
         self._clock = clock
         self._in_flight_bytes = in_flight_bytes
         self._in_flight_bytes_max = in_flight_bytes_max
+        self._expiries = Expiries()
 
     def families(self) -> Families:
         """All of them."""
         yield from self._counted()
         yield from self._broker()
         yield from self._raft()
+        end_us = self._expiries.next_us(self._cluster.image.users, self._clock().wall_us)
+        yield Family(metrics.CREDENTIAL_EXPIRES, [] if end_us is None else [Sample((), end_us)])
         yield from self._states()
         yield from self._partitions()
         yield from self._groups()
@@ -183,6 +189,22 @@ def _level(there: list[Partition]) -> Callable[[Partition], _Labels]:
     if len({partition.key.stream_id for partition in there}) <= limits.METRIC_PARTITIONS_MAX:
         return lambda partition: (partition.stream.name, ALL)
     return lambda partition: (ALL, ALL)
+
+
+class Expiries:
+    """When credentials of users expire; looked up once for each version of the users."""
+
+    def __init__(self) -> None:
+        self._users: PersistentMap[str, User] | None = None
+        self._ends_us: list[int] = []
+
+    def next_us(self, users: PersistentMap[str, User], now_us: int) -> int | None:
+        """The next end after now; None: nothing that counts expires."""
+        if users is not self._users:
+            given = (one.expires_us for user in users.values() for one in user.credentials)
+            self._ends_us, self._users = sorted(end_us for end_us in given if end_us is not None), users
+        place = bisect_right(self._ends_us, now_us)
+        return self._ends_us[place] if place < len(self._ends_us) else None
 
 
 def _with_pauses(places: Iterator[tuple[StreamId, int]]) -> Iterator[tuple[StreamId | None, int]]:

@@ -189,10 +189,16 @@ EACH_PARTITION = (
 )  # fmt: skip
 """What is told of each partition."""
 
+CREDENTIAL_EXPIRES = Metric(
+    "penstock_credential_expires_seconds", _GAUGE,
+    "When the next password, token or nkey of a user expires (Unix time); of those that have not expired.", scale=_US,
+)  # fmt: skip
+
 METRICS = (
     *COUNTERS.values(), BATCH_ROWS, BATCH_BYTES, ACK_SECONDS, LOG_SYNC_SECONDS, METADATA_SYNC_SECONDS,
     IN_FLIGHT_BYTES, IN_FLIGHT_BYTES_MAX, LEADER_CHANGES, STALLED_SYNCS, GAPS, GAP_SECONDS, GAP_OPEN_SECONDS,
-    RAFT_TERM, RAFT_COMMIT, RAFT_APPLIED, RAFT_LEADER, RAFT_IS_LEADER, VOTERS, VOTERS_REACHABLE, BROKERS, STREAMS,
-    PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED, GROUP_OFFSETS, GROUP_OFFSET, GROUP_LAG,
+    RAFT_TERM, RAFT_COMMIT, RAFT_APPLIED, RAFT_LEADER, RAFT_IS_LEADER, VOTERS, VOTERS_REACHABLE, BROKERS,
+    CREDENTIAL_EXPIRES, STREAMS, PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED,
+    GROUP_OFFSETS, GROUP_OFFSET, GROUP_LAG,
 )  # fmt: skip
 """All of them, in the order of the page."""

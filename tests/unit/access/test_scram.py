@@ -28,6 +28,7 @@ class Known:
 
     def __init__(self) -> None:
         self.nkeys: dict[str, Principal] = {}
+        self.over: set[str] = set()
         self.verifiers = {
             "ann": (verifier_of("pencil", SALT, 100_000), Principal("ann", 3, "password")),
             "ann/t1": (verifier_of("s3cret", SALT, 1), Principal("ann", 3, "t1")),
@@ -38,6 +39,9 @@ class Known:
 
     def holder(self, public_key: str) -> Principal | None:
         return self.nkeys.get(public_key)
+
+    def expired(self, who: Principal) -> str | None:
+        return f"this {who.credential_id} expired" if who.credential_id in self.over else None
 
 
 def log_in(handshake: ServerHandshake, credentials: Credentials, nonce: str = "n" * 20) -> None:
@@ -186,3 +190,20 @@ def test_a_damaged_nkey_is_told_apart() -> None:
     assert public_key_mistake("U" + "A" * 55) is not None
     with pytest.raises(OperationalError, match="damaged"):
         NkeyClient("SU" + "A" * 56, "n")
+
+
+def test_who_proves_what_has_expired_hears_so_and_nobody_else_does() -> None:
+    known = Known()
+    known.over = {"t1"}
+    with pytest.raises(RemoteError, match="this t1 expired") as raised:
+        log_in(ServerHandshake(known, "m" * 20), Credentials.token(token_text("ann", "t1", "s3cret")))
+    assert raised.value.code == ErrorCode.UNAUTHENTICATED
+    for credentials in (
+        Credentials.token(token_text("ann", "t1", "guessed")),
+        Credentials.token(token_text("bob", "t1", "s3cret")),
+    ):
+        with pytest.raises(RemoteError, match="the name or the secret is wrong"):
+            log_in(ServerHandshake(known, "m" * 20), credentials)
+    handshake = ServerHandshake(known, "m" * 20)
+    log_in(handshake, Credentials.password("ann", "pencil"))
+    assert handshake.is_done

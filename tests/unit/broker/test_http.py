@@ -361,7 +361,7 @@ async def test_a_new_certificate_is_that_of_new_connections(tmp_path: Path) -> N
         reader, stays = await served.connect()
         before = shown(stays)
         pair = certificates.authority.issue("broker")
-        certificates.server.reload(in_thread)
+        certificates.server.reload(0, in_thread)
         _, comes = await served.connect()
         assert before != shown(comes) == ssl.PEM_cert_to_DER_cert(pair.cert.read_text())
         stays.write(request("/a"))

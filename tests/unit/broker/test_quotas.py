@@ -40,7 +40,7 @@ def test_what_a_second_gives_is_there_at_once_and_one_request_may_be_as_large_as
     assert (refused.code, refused.details["throttle_ms"]) == (ErrorCode.THROTTLED, 5_001)
     world.wait(5_001)
     assert world.usage.asked(BOB, APPEND, 1) is None
-    assert world.usage.throttled == 1
+    assert (world.usage.delayed, world.usage.throttled) == (1, 1)
 
 
 def test_who_waits_as_long_as_he_was_told_is_never_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.broker.certificates import certificates_in, end_us
+from penstock.broker.certificates import certificates_in, validity_of
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.tls import ServerTls
 from penstock.broker.tls_settings import BrokerTls
@@ -48,10 +49,11 @@ def test_the_end_of_a_certificate_is_read_as_it_is(year: int) -> None:
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(2**150).not_valid_before(end - timedelta(days=9)).not_valid_after(end)
     der = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
-    assert end_us(der) == int(end.timestamp()) * 1_000_000
+    assert validity_of(der).end_us == int(end.timestamp()) * 1_000_000
+    assert validity_of(der).begin_us == int((end - timedelta(days=9)).timestamp()) * 1_000_000
     for length in range(0, len(der), 7):
         with pytest.raises(ValueError, match="certificate"):
-            end_us(der[:length])
+            validity_of(der[:length])
 
 
 def test_a_certificate_alone_will_do(authority: Authority) -> None:
@@ -98,7 +100,18 @@ def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path: Path
     assert "none.pem for TLS: No such file" in mistakes(tls_cert=tmp_path / "none.pem", tls_key=pair.key)
     assert "the key is not that of the certificate" in mistakes(tls_cert=pair.cert, tls_key=other.key)
     said = mistakes(tls_cert=pair.cert)
-    assert said.endswith("; a key is needed beside it, if it holds none (tls_key, --tls-key) (see --tls-cert)"), said
+    text = "for TLS: it holds no private key: name that of the certificate (tls_key, --tls-key)"
+    assert f"cannot use {pair.cert} {text}" in said
+    half = tmp_path / "half.key"
+    half.write_bytes(pair.key.read_bytes()[:120])
+    assert f"with {half} for TLS: {half} breaks off in the private key" in mistakes(tls_cert=pair.cert, tls_key=half)
+    lines = pair.key.read_bytes().splitlines(keepends=True)
+    half.write_bytes(b"".join(lines[:1] + lines[2:]))
+    assert f"the private key in {half} is damaged" in mistakes(tls_cert=pair.cert, tls_key=half)
+    said = mistakes(tls_cert=pair.cert, tls_key=tmp_path / "empty.pem")
+    assert f"{tmp_path / 'empty.pem'} holds no private key (PEM)" in said
+    said = mistakes(tls_cert=pair.cert, tls_key=tmp_path / "none.key")
+    assert f"{tmp_path / 'none.key'}: No such file or directory" in said
     (tmp_path / "both.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
     assert loaded(tls_cert=tmp_path / "both.pem").tls
     assert "the key has a passphrase" in mistakes(tls_cert=pair.cert, tls_key=tmp_path / "locked.key")
@@ -117,7 +130,7 @@ def test_what_clients_of_this_machine_have_in_their_environment_makes_no_broker_
 def test_an_end_that_is_near_is_told_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     pair = authority.issue("broker", days=20)
     tls = ServerTls(BrokerTls(cert_file=pair.cert, key_file=pair.key, ca_file=authority.ca))
-    assert tls.expires_us == end_us(certificates_in(pair.cert)[0])
+    assert tls.expires_us == validity_of(certificates_in(pair.cert)[0]).end_us
     day_us, hour_us = 86_400_000_000, 3_600_000_000
     told: list[int] = []
     with caplog.at_level(logging.WARNING, "penstock.tls"):
@@ -207,10 +220,80 @@ def test_an_authority_that_is_put_below_the_other_while_it_runs_is_not_taken(
         run()
         done(None)
 
-    tls.reload(at_once)
+    tls.reload(time.time_ns() // 1_000, at_once)
     assert "is below one in the other" in caplog.text
     assert "what was read before stays in use" in caplog.text
     other.ca.write_bytes(kept)
     found = shown(tls, client, root.ca)
     assert found is not None
     assert found.is_client
+
+
+class Watched:
+    """The certificates of a broker, which looks at its files when it is told to, at a time that it is told."""
+
+    def __init__(self, authority: Authority, log: pytest.LogCaptureFixture) -> None:
+        pair = authority.issue("broker", days=20)
+        self.tls = ServerTls(BrokerTls(cert_file=pair.cert, key_file=pair.key))
+        self.now_us = int(datetime.now(UTC).timestamp() * 1e6)
+        self._looks = 0
+        self._log = log
+        self._log.set_level(logging.INFO, "penstock.tls")
+
+    def said(self) -> list[tuple[str, str]]:
+        """Level and text of what one look at the files has it say."""
+        self._log.clear()
+        self._looks += 1
+
+        def in_thread(run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+            run()
+            done(None)
+
+        self.tls.sweep(self.now_us, self._looks * limits.TLS_LOOK_MS * 1_000, in_thread)
+        return [(one.levelname, one.getMessage()) for one in self._log.records]
+
+
+@pytest.mark.parametrize(("days", "begin_days"), [(-1, -365), (30, 2)])
+def test_a_pair_that_nobody_would_take_does_not_take_the_place_of_a_good_one(
+    authority: Authority, caplog: pytest.LogCaptureFixture, days: int, begin_days: int
+) -> None:
+    broker = Watched(authority, caplog)
+    good = broker.tls.context(), broker.tls.expires_us
+    assert not broker.said()
+    pair = authority.issue("broker", days=days, begin_days=begin_days)
+    ((level, text),) = broker.said()
+    assert level == "WARNING"
+    day = f"{datetime.now(UTC) + timedelta(days=days if days < 0 else begin_days):%Y-%m-%d}"
+    assert text.startswith(f"the new certificate in {pair.cert} {'ended' if days < 0 else 'begins'} on {day} ")
+    assert (broker.tls.context(), broker.tls.expires_us) == good
+    assert not broker.said()
+    authority.issue("broker", days=90)
+    ((level, text),) = broker.said()
+    assert (level, text[:28]) == ("INFO", "new certificates are in use;")
+    assert broker.tls.expires_us > good[1]
+
+
+def test_a_pair_that_begins_later_is_taken_when_it_begins(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Watched(authority, caplog)
+    good = broker.tls.context()
+    authority.issue("broker", days=90, begin_days=2)
+    assert broker.said()
+    assert broker.tls.context() is good
+    broker.now_us += 2 * 86_400_000_000
+    ((level, _),) = broker.said()
+    assert level == "INFO"
+    assert broker.tls.context() is not good
+
+
+def test_a_pair_that_has_ended_takes_the_place_of_one_that_has_ended_and_that_is_told(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Watched(authority, caplog)
+    broker.now_us += 21 * 86_400_000_000
+    assert [level for level, _ in broker.said()] == ["ERROR"]
+    pair = authority.issue("broker", days=19)
+    said = broker.said()
+    assert [level for level, _ in said] == ["INFO", "ERROR"]
+    assert said[1][1].startswith(f"a certificate in {pair.cert} ended on ")

@@ -567,7 +567,9 @@ def test_a_credential_that_expires_counts_no_more(broker) -> None:
         broker.answer(broker.fetch("orders"), FetchResponse)
         number = stream_id(broker)
         broker.clock.advance_ms(6_000)
-        assert broker.refusal(FetchRequest(stream_id=number, offset=0)).code == ErrorCode.UNAUTHENTICATED
+        refusal = broker.refusal(FetchRequest(stream_id=number, offset=0))
+        assert refusal.code == ErrorCode.UNAUTHENTICATED
+        assert "this password of 'bob' expired at" in refusal.message
 
 
 def test_what_counts_no_more_uses_up_no_quota_of_the_user(broker) -> None:
