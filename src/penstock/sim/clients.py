@@ -118,7 +118,7 @@ class Clients:
         self._made = [0] * SLOTS
         self._changing = [False] * SLOTS
         self.readers = Readers(around, checks, self.generations, self._program)
-        self.groups = Groups(around, checks, self.generations, SHARED_SLOT, self._program)
+        self.groups = Groups(around, checks, self.generations, SHARED_SLOT, self._program, programs)
         self.publishing = Publishing(around, checks, self.generations, SHARED_SLOT, self._program)
         self._sender = Sender(around, checks, refusals)
         self._splitting = Splitting(around, checks, self._sender)

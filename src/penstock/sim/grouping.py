@@ -17,7 +17,7 @@ Beside the group with members there is one without, whose only consumer counts u
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.base.errors import ErrorCode, RemoteError
@@ -93,7 +93,10 @@ class _Member:
 
 
 class Groups:
-    """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks."""
+    """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks.
+
+    A member is in one of `programs`, which logs in as the same user every time: with its id anybody else is nobody.
+    """
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class Groups:
         generations: list[Generation | None],
         slot: int,
         program: Callable[[], Client],
+        programs: Sequence[Client],
     ) -> None:
         self.acts: dict[Act, Callable[[Operation], None]] = {
             Act.MEMBER: self._member,
@@ -113,6 +117,7 @@ class Groups:
         self._generations = generations
         self._slot = slot
         self._program = program
+        self._programs = programs
         self._members = [_Member(number) for number in range(MEMBERS)]
         self._places: dict[tuple[str, int], _Place] = {}
         self._stream_id = 0  # of `__offsets`, once somebody has said it
@@ -171,8 +176,9 @@ class Groups:
 
         self._program().ask(OffsetsStreamRequest(timeout_ms=3_000), done)
 
-    def _ask(self, group: str, request: _GroupRequest, done: _Done) -> None:
-        self._program().ask_leader(self._stream_id, self._number(group), request, lambda response, _raw: done(response))
+    def _ask(self, group: str, request: _GroupRequest, done: _Done, member: _Member | None = None) -> None:
+        program = self._program() if member is None else self._programs[member.number % len(self._programs)]
+        program.ask_leader(self._stream_id, self._number(group), request, lambda response, _raw: done(response))
 
     # Where a group is
 
@@ -248,7 +254,7 @@ class Groups:
             member_id=None if member is None else member.member_id,
             generation=0 if member is None else member.generation,
         )
-        self._ask(group, request, answered)
+        self._ask(group, request, answered, member)
 
     def _commit_alone(self, operation: Operation) -> None:
         streams = self._streams()
@@ -323,7 +329,7 @@ class Groups:
         assert streams is not None
         self._trace(f"{member.member_id} leaves")
         member.positions.clear()
-        self._ask(_GROUP, self._request(member, streams[0], is_leaving=True), lambda _: None)
+        self._ask(_GROUP, self._request(member, streams[0], is_leaving=True), lambda _: None, member)
         self._lose(member)
         member.is_in = False
 
@@ -361,7 +367,7 @@ class Groups:
                 next_one(_SOON_US)
 
         late = scheduler.after(_SESSION_MS * 500, lambda: self._beat(member, era))
-        self._ask(_GROUP, self._request(member, streams[0]), answered)
+        self._ask(_GROUP, self._request(member, streams[0]), answered, member)
 
     def _take(self, member: _Member, response: GroupHeartbeatResponse, sent_us: int) -> None:
         assigned = frozenset(int(one.partition) for one in response.assigned)
