@@ -294,22 +294,23 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     await running.observed.start()
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
-    await _first_connected(driver.link)
-    if node.access.is_guarded and (open_nats := _open_nats(driver.link, is_embedded=running.embedded is not None)):
-        _log.warning("%s", open_nats)
+    await _first_connected(driver, is_guarded=node.access.is_guarded)
     if cluster := cluster_text(config):
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster, None if http is None else http[1])
 
 
-async def _first_connected(link: NatsLink) -> None:
+async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
     """Wait for NATS, but not for ever."""
+    link = driver.link
     try:
         await link.wait_up(FIRST_LINK_TIMEOUT_MS)
         await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
+    if is_guarded and (open_nats := _open_nats(link, is_embedded=driver.has_embedded_nats)):
+        _log.warning("%s", open_nats)
 
 
 def _open_nats(link: NatsLink, *, is_embedded: bool) -> str:

@@ -198,6 +198,7 @@ def _advice(error: Exception) -> str:
         and isinstance(error, ConnectionError)
         and "penstock serve" not in str(error)
         and "TLS" not in str(error)
+        and "certificate" not in str(error)
     ):
         if "inbox_prefix" in str(error):
             return "--inbox-prefix says which: what that user may subscribe to, such as _INBOX.shop for _INBOX.shop.>"

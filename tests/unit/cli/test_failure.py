@@ -143,3 +143,8 @@ def test_what_was_begun_when_ctrl_c_came_says_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_who_cannot_trust_a_broker_is_not_told_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    failure.report(Unavailable("no broker can be reached (a:1: its certificate has expired)"))
+    assert capsys.readouterr().err == "Error: no broker can be reached (a:1: its certificate has expired)\n"
