@@ -104,7 +104,8 @@ class Certificates:
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder)
         pair = self.authority.issue("broker")
-        settings = BrokerTls(pair.cert, pair.key, ca_file=self.authority.ca, client_ca_file=self.authority.ca)
+        ca = self.authority.ca
+        settings = BrokerTls(pair.cert, pair.key, ca_file=ca, client_ca_file=ca, peer_names=("broker",))
         self.server = ServerTls(settings)
         self.trusted = ssl.create_default_context(cafile=self.authority.ca)
 
