@@ -162,7 +162,7 @@ def _check_cluster(manifest: Manifest, cluster_id: str, folder: Path) -> None:
 
 def _entry(manifest: Manifest, info: StreamInfo) -> StreamBackup:
     """What the manifest has of a stream, as it is now."""
-    from penstock.base.config import StreamConfig
+    from penstock.base.config import Intake, StreamConfig
     from penstock.cli.backup_files import PartitionBackup, StreamBackup
 
     fields = {name: getattr(info.config, name) for name in StreamConfig.__struct_fields__}
@@ -171,7 +171,7 @@ def _entry(manifest: Manifest, info: StreamInfo) -> StreamBackup:
         found = StreamBackup(info.name, int(info.stream_id), StreamConfig(**fields))
         manifest.streams.append(found)
         manifest.streams.sort(key=lambda one: one.stream_id)
-    found.config, found.intake = StreamConfig(**fields), info.intake
+    found.config, found.intake = StreamConfig(**fields), Intake(info.intake)
     for number in range(len(found.partitions), max(1, len(info.partitions))):
         found.partitions.append(PartitionBackup(number))
     return found

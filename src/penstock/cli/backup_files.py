@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -40,24 +40,28 @@ FILE_BYTES = 256 << 20
 _READ_BYTES = 1 << 20
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What an offset, an id, or a count of rows or bytes can be: who restores a backup may not have written it."""
+
+
 class File(msgspec.Struct, frozen=True):
     """Batches that follow on each other and cover `[base_offset, end_offset)`; the path is below the backup's."""
 
     path: str
-    base_offset: int
-    end_offset: int
-    rows: int
-    size_bytes: int
+    base_offset: _Number
+    end_offset: _Number
+    rows: _Number
+    size_bytes: _Number
     sha256: str
 
 
 class PartitionBackup(msgspec.Struct):
     """One partition: it began at `log_start` and ended at `end` when it was backed up last."""
 
-    partition: int
-    log_start: int = 0
-    end: int = 0
-    leader_epoch: int | None = None  # of the last batch
+    partition: _Number
+    log_start: _Number = 0
+    end: _Number = 0
+    leader_epoch: _Number | None = None  # of the last batch
     files: list[File] = msgspec.field(default_factory=list)
 
 
@@ -65,9 +69,9 @@ class StreamBackup(msgspec.Struct):
     """One stream; one that was deleted and made again is another one."""
 
     name: str
-    stream_id: int
+    stream_id: _Number
     config: StreamConfig
-    intake: str = Intake.OPEN
+    intake: Intake = Intake.OPEN
     backed_up: str = ""  # when last, RFC 3339
     partitions: list[PartitionBackup] = msgspec.field(default_factory=list)
 
@@ -76,16 +80,16 @@ class GroupBackup(msgspec.Struct, frozen=True):
     """Where a group was in a stream, by partition: the offset of its next message."""
 
     group: str
-    stream_id: int
-    offsets: dict[str, int]
+    stream_id: _Number
+    offsets: dict[Annotated[str, msgspec.Meta(pattern="^(0|[1-9][0-9]{0,5})$")], _Number]
 
 
 class AccessBackup(msgspec.Struct, frozen=True):
     """The file with users, and what they may do, as they were at that time."""
 
     path: str
-    users: int
-    size_bytes: int
+    users: _Number
+    size_bytes: _Number
     sha256: str
     backed_up: str  # RFC 3339
 
@@ -156,8 +160,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def private_file(path: Path) -> IO[bytes]:
-    """A new file that only its owner reads, whatever the umask."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    """A new file that only its owner reads, whatever the umask; what has that name, a link among it, gives way."""
+    path.unlink(missing_ok=True)
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         _make_private(number, 0o600)
     except BaseException:
@@ -173,7 +178,7 @@ def private_folder(folder: Path, below: Path | None = None) -> None:
     places = [folder] if below is None else [folder / one for one in reversed([below, *below.parents]) if one.name]
     for place in places:
         place.mkdir(mode=0o700, exist_ok=True)
-        number = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        number = os.open(place, os.O_RDONLY | os.O_DIRECTORY | (0 if below is None else os.O_NOFOLLOW))
         try:
             _make_private(number, 0o700)
         finally:
@@ -240,11 +245,11 @@ class FileWriter:
 def check_file(folder: Path, partition: PartitionBackup, file: File) -> None:
     """CorruptionError with the file and the position, if it is not what the manifest says. OSError."""
     path = folder / file.path
-    if not path.exists():
+    if not path.is_file():
         raise CorruptionError(str(path), 0, f"a file of {file.size_bytes} bytes", "none")
     sha, size = hashlib.sha256(), 0
     with path.open("rb") as data:
-        while part := data.read(_READ_BYTES):
+        while size <= file.size_bytes and (part := data.read(_READ_BYTES)):
             sha.update(part)
             size += len(part)
     if size == file.size_bytes and sha.hexdigest() == file.sha256:

@@ -320,7 +320,7 @@ class _Job(NamedTuple):
             offsets = {int(partition): offset for partition, offset in group.offsets.items()}
             if offsets:
                 self.client.groups.commit(group.group, info, offsets, timeout=self.timeout_s)
-        intake = Intake.PAUSED if paused else Intake(self.entry.intake)
+        intake = Intake.PAUSED if paused else self.entry.intake
         if intake is Intake.OPEN:
             self.client.resume_stream(info, timeout=self.timeout_s)
         elif intake is Intake.READ_ONLY:
