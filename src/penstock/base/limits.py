@@ -404,7 +404,6 @@ METRIC_TURN_US = 1_000  # so long a page is made before the event loop has anoth
 LOOP_LAG_INTERVAL_MS = 200  # between two looks at how late the event loop is
 DISK_LOOK_MS = 2_000  # a disk that has not answered by then does not answer
 HTTP_CONNECTIONS_MAX = 16  # who looks at a broker is one or two; each may hold one page
-HTTP_HANDSHAKES_MAX = 256  # of TLS, unfinished at once: then the oldest gives way; each takes about 300 KiB
 HTTP_HEAD_BYTES_MAX = 8 * KIB  # of a request
 HTTP_PIECE_BYTES = 16 * KIB  # read or written at once
 HTTP_REQUESTS_MAX = 1_000  # on one connection

@@ -2,9 +2,9 @@
 
 Rules: it is on the event loop of the broker, and may cost it little. At most HTTP_CONNECTIONS_MAX are connected; with
 one more the oldest goes that only waits, or the oldest of all, if none does. Handshakes of TLS have places of their
-own, HTTP_HANDSHAKES_MAX: with one more the oldest unfinished one goes, so whoever begins handshakes and leaves them
-keeps nobody out, and nobody who is connected is cut for them. One is accepted in a turn of the loop: a handshake costs
-about a millisecond of it. A handshake has HTTP_PATIENCE_MS. What the port came to is logged.
+own, a share of TLS_HANDSHAKES_MAX: with one more the oldest unfinished one goes, so whoever begins handshakes and
+leaves them keeps nobody out, and nobody who is connected is cut for them. One is accepted in a turn of the loop: a
+handshake costs about a millisecond of it. A handshake has HTTP_PATIENCE_MS. What the port came to is logged.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from penstock.broker.server import bind
 _log = logging.getLogger("penstock.http")
 
 _ACCEPTS_PER_TURN = 1
+_HANDSHAKES_MAX = limits.TLS_HANDSHAKES_MAX // 4  # unfinished at once; asyncio's TLS takes some 300 KiB for each
 
 
 def bind_http(address: Address, *, is_chosen: bool) -> tuple[list[socket.socket], Address]:
@@ -69,7 +70,7 @@ class HttpServer:
         task = self._loop.create_task(self._begin(connection, sock, peer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if len(self._beginning) > limits.HTTP_HANDSHAKES_MAX:
+        if len(self._beginning) > _HANDSHAKES_MAX:
             self._cut(next(iter(self._beginning)))
 
     async def _begin(self, connection: HttpConnection, sock: socket.socket, peer: str) -> None:

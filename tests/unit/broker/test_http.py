@@ -17,6 +17,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.addresses import Address
+from penstock.broker import http_server
 from penstock.broker.http_connection import Answer, Asked
 from penstock.broker.http_server import HttpServer, bind_http
 from penstock.broker.tls import InThread, ServerTls
@@ -321,17 +322,17 @@ async def test_a_large_page_comes_byte_for_byte_and_a_request_in_as_many_records
 async def test_handshakes_that_are_left_keep_nobody_out(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HTTP_HANDSHAKES_MAX", 48)
+    monkeypatch.setattr(http_server, "_HANDSHAKES_MAX", 48)
     async with certificates.serving() as served:
         reader, writer = await served.connect()
         with ExitStack() as stack:
-            left = [stack.enter_context(closing(served.dialled())) for _ in range(limits.HTTP_HANDSHAKES_MAX * 3)]
+            left = [stack.enter_context(closing(served.dialled())) for _ in range(http_server._HANDSHAKES_MAX * 3)]
             for number, one in enumerate(left):
                 one.sendall(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
             for number in range(3):
                 assert b"GET /more" in await served.said(request("/more")), number
             assert len(served.server._connections) <= limits.HTTP_CONNECTIONS_MAX
-            assert len(served.server._tasks) <= limits.HTTP_HANDSHAKES_MAX
+            assert len(served.server._tasks) <= http_server._HANDSHAKES_MAX
             assert await asyncio.to_thread(left[0].recv, 1) == b""  # the oldest
         writer.write(request("/still"))  # who is connected is not cut for them
         assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).endswith(b"GET /still")
