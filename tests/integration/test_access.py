@@ -237,6 +237,23 @@ async def test_failed_logins_are_told_without_what_was_shown(broker) -> None:
         assert (await admin.status()).counters["failed_logins"] == 1
 
 
+async def test_logins_that_are_begun_and_left_are_counted_and_told(broker) -> None:
+    for _ in range(3):
+        async with raw_client(broker.client_address) as raw:
+            await raw.hello()
+            raw.ask(AuthenticateRequest(mechanism="SCRAM-SHA-256", data=b"n,,n=mallory,r=" + b"a" * 20), 2)
+            assert await raw.frame() is not None
+    async with await broker.client() as admin:
+
+        async def are_counted() -> bool:
+            return (await admin.status()).counters.get("unfinished_logins") == 3
+
+        await eventually(are_counted, "three logins are unfinished")
+        assert "failed_logins" not in (await admin.status()).counters
+    broker.logged("a login as 'mallory' from 127.0.0.1:.* was begun and not finished")
+    assert broker.said.count("was begun and not finished") == 1
+
+
 def penstock(broker: BrokerProcess, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """The program, as the administrator."""
     command = [sys.executable, "-m", "penstock", "--server", broker.client_address]

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from typer.testing import CliRunner
 import penstock
 from penstock import aio
 from penstock.cli.app import app
+from penstock.commitlog.files import holds_messages
+from penstock.vfs.encrypted import EncryptedVfs
+from penstock.vfs.keys import parse_keys
 from penstock.vfs.real import RealVfs
 from penstock.vfs.rewrapping import key_ids
 from tests.broker_process import BrokerProcess, eventually, running_broker
@@ -294,6 +298,44 @@ async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, key
     run("verify", str(broker.data_dir), *option, code=1)
 
 
+def in_plain(segment: Path, keys: Path) -> None:
+    """Put what it holds there unencrypted; whoever has no keys writes there what he likes."""
+    vfs = EncryptedVfs(RealVfs(segment.parent), parse_keys(keys.read_text()), holds_messages)
+    with closing(vfs.open(segment.name, read_only=True)) as file:
+        content = file.read_at(0, file.size())
+    segment.unlink()
+    segment.write_bytes(content)
+
+
+async def test_a_plain_file_in_the_place_of_an_encrypted_one_is_damage_to_the_broker_and_to_all_tools(
+    broker: BrokerProcess, keys: Path
+) -> None:
+    async with await broker.client() as client:
+        await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
+        await client.create_stream("plain", "plain.>")
+        await publish(broker, "orders.a", 5)
+    assert broker.stop() == 0
+    (segment,) = segments(broker.data_dir, "orders")
+    in_plain(segment, keys)
+    forged = segment.read_bytes()
+    broker.start()
+    broker.logged("stream 'orders' is read-only: .*it is not encrypted, and its stream is")
+    async with await broker.client() as client:
+        with pytest.raises(penstock.PenstockError, match="not encrypted"):
+            await values(client, "orders")
+        with pytest.raises(penstock.PenstockError):
+            await client.append("orders", [{"subject": "orders.a", "value": SECRET}])
+    for tool in ("verify", "doctor", "status"):
+        said = await command(broker.client_address, tool, "--json", code=int(tool != "status"))
+        assert "it is not encrypted, and its stream is" in said[0], tool
+    assert broker.stop() == 0
+    assert segment.read_bytes() == forged
+    for option in (("--encryption-keys-file", str(keys)), ()):
+        for path in (broker.data_dir, segment, segment.parent):
+            assert "it is not encrypted, and its stream is" in run("verify", str(path), *option, code=1)
+        assert "it is not encrypted, and its stream is" in run("dump", str(segment), *option, code=1)
+
+
 async def test_a_compacted_compressed_stream_is_encrypted_as_well(broker: BrokerProcess, keys: Path) -> None:
     config = {"compact": True, "dedup_window_ms": None, "segment_bytes": 16_384, "compression": "zstd"}
     async with await broker.client() as client:
@@ -380,7 +422,8 @@ def give_keys(cluster: ClusterProcesses, folder: Path, *numbers: int) -> None:
 
 
 @needs_time
-async def test_a_damaged_replica_is_mended_from_others_with_other_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", ["flip", "plain"])
+async def test_a_damaged_replica_is_mended_from_others_with_other_keys(tmp_path: Path, harm: str) -> None:
     with running_cluster(tmp_path) as cluster:
         give_keys(cluster, tmp_path, 1, 2, 3)
         await cluster.all_live()
@@ -398,7 +441,10 @@ async def test_a_damaged_replica_is_mended_from_others_with_other_keys(tmp_path:
         cluster.brokers[harmed].stop()
         path = segments(cluster.brokers[harmed].data_dir, "orders")[0]
         path.with_suffix(".index").unlink()  # else nobody looks at it before it is read
-        flip(path)
+        if harm == "flip":
+            flip(path)
+        else:
+            in_plain(path, tmp_path / f"{harmed}.keys")
         cluster.brokers[harmed].launch()
         cluster.brokers[harmed].logged("is mended: 1 damaged range")
         await cluster.in_sync("orders", {1, 2, 3}, leader)
@@ -406,6 +452,9 @@ async def test_a_damaged_replica_is_mended_from_others_with_other_keys(tmp_path:
         await cluster.in_sync("orders", {1, 2, 3} - {leader}, harmed)
         async with cluster.client(harmed) as client:
             assert await values(client, "orders") == [SECRET * 100] * 900
+        for aside in path.parent.glob("*.cut-0"):
+            assert harm == "plain"
+            aside.unlink()  # as somebody has put it there
         for broker in cluster.brokers.values():
             assert_hidden(broker.data_dir, b"treasure")
 

@@ -88,7 +88,12 @@ class Greeting:
         self.claimed = ""  # as whom somebody tried to log in
         self._guard = guard
         self._overload = overload
-        self._login: ServerHandshake | None = None
+        self._login: ServerHandshake | None = None  # once it has begun, until it has failed, or is done
+
+    @property
+    def is_logging_in(self) -> bool:
+        """Whether a login has begun that has neither failed nor come to its end."""
+        return self._login is not None
 
     @property
     def is_open(self) -> bool:
@@ -147,21 +152,22 @@ class Greeting:
     def _log_in(self, request: AuthenticateRequest) -> AuthenticateResponse:
         if self.who is not None or self.broker_id is not None:
             raise RemoteError(ErrorCode.BAD_REQUEST, "who is there is known already: connect anew to be somebody else")
-        if self._login is None:
-            self._login = self._guard.begin_login()
+        login = self._login or self._guard.begin_login()
+        self._login = None
         try:
-            data = self._login.take(request.mechanism, request.data)
+            data = login.take(request.mechanism, request.data)
         except RemoteError:
             if not self._guard.is_current:
                 text = "this broker has not heard from the others, and does not know who may log in; ask another"
                 raise RemoteError(ErrorCode.NOT_YET, text) from None
             raise
         finally:
-            self.claimed = self._login.claimed[:128]
-        if self._login.who is None:
+            self.claimed = login.claimed[:128]
+        if login.who is None:
+            self._login = login
             return AuthenticateResponse(data=data)
-        answer = self._guard.logged_in(self._login.who, data)
-        self.who, self._login = self._login.who, None
+        answer = self._guard.logged_in(login.who, data)
+        self.who = login.who
         return answer
 
     def _check_peer(self, request: PeerHelloRequest) -> None:

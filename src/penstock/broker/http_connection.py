@@ -6,7 +6,7 @@ ahead waits in the client's own socket. From the first byte of the wait for a re
 the answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
 
     waits ──head──▶ answers ──answer──▶ writes ──all taken──▶ waits
-      └── too large, nonsense, a body ──▶ an error ──▶ ends ──▶ closed
+      └── too large, nonsense, a body, another version ──▶ an error ──▶ ends ──▶ closed
 
 Through TLS it is the same, but for two things of asyncio's transport: it closes both ways at once, so whoever ends what
 it sends before it has the answer gets none; and it does not tell of the 64 KiB that wait below it. So an answer goes
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,9 @@ from penstock.base import limits
 
 _log = logging.getLogger("penstock.http")
 
+_OTHER_VERSION = "requests here are of HTTP/1.1, or HTTP/1.0"
+_VERSION = re.compile(rb" HTTP/[0-9.]+\r?$")
+_VERSION_OF_1 = re.compile(rb" HTTP/1\.[0-9]\r?$")
 _TEXT = "text/plain; charset=utf-8"
 _ALWAYS = (
     ("cache-control", "no-store"),
@@ -141,9 +145,9 @@ class HttpConnection(asyncio.BufferedProtocol):
                 event = self._protocol.next_event()
                 if isinstance(event, h11.Request):
                     self._asked = _asked(event)
-                elif isinstance(event, h11.Data):
-                    self._refuse(413, "no request here has a body")
-                    return
+                    if (refusal := _refusal(event)) is not None:  # at once: the client may wait for that with its body
+                        self._refuse(*refusal)
+                        return
                 elif isinstance(event, h11.EndOfMessage):
                     self._begin()
                     return
@@ -151,9 +155,18 @@ class HttpConnection(asyncio.BufferedProtocol):
                     self._end()
                     return
                 else:  # more is needed
+                    if self._protocol.their_state is h11.IDLE:
+                        self._check_line(self._protocol.trailing_data[0])
                     return
         except h11.RemoteProtocolError as error:
             self._refuse(error.error_status_hint, "this is no HTTP request that is understood here")
+
+    def _check_line(self, begin: bytes) -> None:
+        """A request line without a version is all that a client of HTTP/0.9 sends: it would wait for the answer."""
+        line, has_end, _ = begin.lstrip(b"\r\n").partition(b"\n")
+        if has_end and not _VERSION_OF_1.search(line):
+            is_later = _VERSION.search(line) is not None
+            self._refuse(505 if is_later else 400, _OTHER_VERSION)
 
     def _begin(self) -> None:
         self._stop_waiting()
@@ -240,6 +253,19 @@ class HttpConnection(asyncio.BufferedProtocol):
     def cut(self) -> None:
         """Close now."""
         self._transport.abort()
+
+
+def _refusal(request: h11.Request) -> tuple[int, str] | None:
+    """Why it is not answered, as its head says."""
+    if not request.http_version.startswith(b"1."):
+        return 505, _OTHER_VERSION
+    for name, value in request.headers:
+        if (name == b"content-length" and value != b"0") or name == b"transfer-encoding":
+            return 413, "no request here has a body"
+    for name, value in request.headers:
+        if name == b"expect" and value.lower() != b"100-continue":
+            return 417, "nothing is expected here but 100-continue"
+    return None
 
 
 def _asked(request: h11.Request) -> Asked:

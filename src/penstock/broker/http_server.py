@@ -1,9 +1,10 @@
 """The HTTP port of a broker: for those who look at it, never for data.
 
-Rules: it is on the event loop of the broker, and may cost it little. At most HTTP_CONNECTIONS_MAX are connected, those
-in a handshake of TLS included; with one more the oldest goes that only waits, or the oldest of all, if none does. One
-is accepted in a turn of the loop: a handshake costs about a millisecond of it. A handshake has HTTP_PATIENCE_MS. What
-the port came to is logged.
+Rules: it is on the event loop of the broker, and may cost it little. At most HTTP_CONNECTIONS_MAX are connected; with
+one more the oldest goes that only waits, or the oldest of all, if none does. Handshakes of TLS have places of their
+own, a share of TLS_HANDSHAKES_MAX: with one more the oldest unfinished one goes, so whoever begins handshakes and
+leaves them keeps nobody out, and nobody who is connected is cut for them. One is accepted in a turn of the loop: a
+handshake costs about a millisecond of it. A handshake has HTTP_PATIENCE_MS. What the port came to is logged.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from penstock.broker.server import bind
 _log = logging.getLogger("penstock.http")
 
 _ACCEPTS_PER_TURN = 1
+_HANDSHAKES_MAX = limits.TLS_HANDSHAKES_MAX // 4  # unfinished at once; asyncio's TLS takes some 300 KiB for each
 
 
 def bind_http(address: Address, *, is_chosen: bool) -> tuple[list[socket.socket], Address]:
@@ -53,9 +55,9 @@ class HttpServer:
         self._acceptor = Acceptor(self._loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
         self._answer = answer
         self._tls = tls
-        self._connections: dict[HttpConnection, None] = {}  # the oldest first, handshakes included
-        self._beginning: dict[HttpConnection, socket.socket] = {}  # those of them that have no transport yet
-        self._tasks: set[asyncio.Task[None]] = set()  # one of each that is beginning
+        self._connections: dict[HttpConnection, None] = {}  # the oldest first
+        self._beginning: dict[HttpConnection, socket.socket] = {}  # who has no transport yet; the oldest first
+        self._tasks: set[asyncio.Task[None]] = set()  # one of each of them
         self._complaints = Complaints()
 
     def start(self) -> None:
@@ -64,14 +66,12 @@ class HttpServer:
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         connection = HttpConnection(self, self._answer, is_encrypted=self._tls is not None)
-        self._connections[connection] = None
         self._beginning[connection] = sock
         task = self._loop.create_task(self._begin(connection, sock, peer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if len(self._connections) > limits.HTTP_CONNECTIONS_MAX:
-            others = [one for one in self._connections if one is not connection]
-            self._cut(next((one for one in others if one.is_waiting), others[0]))  # who keeps a place does not keep it
+        if len(self._beginning) > _HANDSHAKES_MAX:
+            self._cut(next(iter(self._beginning)))
 
     async def _begin(self, connection: HttpConnection, sock: socket.socket, peer: str) -> None:
         """Give it its transport: with TLS, after the handshake."""
@@ -85,9 +85,8 @@ class HttpServer:
                 ssl_shutdown_timeout=patience_s,
             )
         except OSError as error:
-            if connection in self._connections:  # else it was we who ended it
+            if connection in self._beginning:  # else it was we who ended it
                 self._failed(peer, error)
-            self._connections.pop(connection, None)
         finally:
             self._beginning.pop(connection, None)
 
@@ -99,9 +98,13 @@ class HttpServer:
 
     def opened(self, connection: HttpConnection) -> None:
         """Its handshake is over; it may have been cut meanwhile."""
-        self._beginning.pop(connection, None)
-        if connection not in self._connections:
+        if self._beginning.pop(connection, None) is None:
             connection.cut()
+            return
+        if len(self._connections) >= limits.HTTP_CONNECTIONS_MAX:
+            there = list(self._connections)
+            self._cut(next((one for one in there if one.is_waiting), there[0]))  # who keeps a place does not keep it
+        self._connections[connection] = None
 
     def closed(self, connection: HttpConnection) -> None:
         """Forget it."""
@@ -109,8 +112,8 @@ class HttpServer:
 
     def _cut(self, connection: HttpConnection) -> None:
         """Its place is free at once; the socket is closed in the next turns."""
-        del self._connections[connection]
         if (sock := self._beginning.pop(connection, None)) is None:
+            del self._connections[connection]
             connection.cut()
         else:
             with contextlib.suppress(OSError):  # it has gone already
@@ -119,5 +122,5 @@ class HttpServer:
     def stop(self) -> None:
         """Accept nobody any more, and close what is open. Twice is fine."""
         self._acceptor.stop()
-        for connection in list(self._connections):
+        for connection in [*self._beginning, *self._connections]:
             self._cut(connection)

@@ -137,6 +137,7 @@ class BrokerMeasures:
         yield from self._requests()
         yield self._certificates(look)
         yield single(metrics.FAILED_LOGINS, self._driver.server.failed_logins)
+        yield single(metrics.UNFINISHED_LOGINS, self._driver.server.unfinished_logins)
         usage = self._driver.server.usage
         throttled = {"delayed": usage.delayed, "refused": usage.throttled}
         yield Family(metrics.THROTTLED, [Sample((how,), count) for how, count in throttled.items()])

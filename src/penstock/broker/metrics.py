@@ -53,6 +53,11 @@ CERTIFICATE_EXPIRES = Metric(
     "When the first certificate ends of those in use that this setting names (Unix time).", ("setting",), _US,
 )  # fmt: skip
 FAILED_LOGINS = Metric("penstock_failed_logins_total", _COUNTER, "Connections that did not prove who they are.")
+UNFINISHED_LOGINS = Metric(
+    "penstock_unfinished_logins_total",
+    _COUNTER,
+    "Logins that were begun and not finished: the client went away, took too long, or gave way to others.",
+)
 THROTTLED = Metric(
     "penstock_throttled_requests_total", _COUNTER,
     "Requests of users who are over a rate of theirs: `delayed`, done and told to wait before the next; or `refused`.",
@@ -70,7 +75,8 @@ METRICS = (
     BUILD_INFO, READY, CPU_SECONDS, RESIDENT_BYTES, OPEN_FILES, OPEN_FILES_MAX, START_SECONDS, LOOP_LAG_SECONDS,
     DISK_ANSWERS, DISK_FREE_BYTES, DISK_SIZE_BYTES, DISK_WORK, NATS_CONNECTED, NATS_DISCONNECTS, NATS_ANSWERS_DROPPED,
     NATS_PAUSED, NATS_WRITE_BYTES, CONNECTIONS, CONNECTIONS_MAX, BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
-    DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, CERTIFICATE_EXPIRES, FAILED_LOGINS, THROTTLED,
+    DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, CERTIFICATE_EXPIRES, FAILED_LOGINS,
+    UNFINISHED_LOGINS, THROTTLED,
     SPANS_EXPORTED, SPANS_DROPPED, TRACES_DROPPED,
 )  # fmt: skip
 """All of them, in the order of the page."""

@@ -131,6 +131,7 @@ class Server:
         self.usage = usage or Usage(lambda who: None, elapsed_us)
         self.connections_of: Counter[str] = Counter()  # by user
         self.failed_logins = 0
+        self.unfinished_logins = 0
         self._unknown: dict[Connection, None] = {}  # who have not logged in, and have to; the oldest first
         self._leaving: dict[Connection, None] = {}  # whose clients send nothing more; the oldest first
         self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
@@ -282,6 +283,13 @@ class Server:
         if (line := self._denial_complaints.line(api, text, self._elapsed_us())) is not None:
             _log.warning("%s", line)
 
+    def _login_unfinished(self, connection: Connection) -> None:
+        self.unfinished_logins += 1
+        who = f"as {connection.greeting.claimed!r} " if connection.greeting.claimed else ""
+        text = f"a login {who}from {connection.peer} was begun and not finished"
+        if (line := self._login_complaints.line("unfinished", text, self._elapsed_us())) is not None:
+            _log.info("%s", line)
+
     def login_answered(self, connection: Connection) -> None:
         """Whoever has logged in is known."""
         if self._unknown.pop(connection, connection) is None and connection.who is None:
@@ -322,6 +330,8 @@ class Server:
         if connection in self.connections and connection.who is not None:
             self.connections_of[connection.who.name] -= 1
             self.connections_of += Counter()  # who has none is forgotten
+        if connection in self.connections and connection.greeting.is_logging_in:
+            self._login_unfinished(connection)
         self.connections.discard(connection)
         self._strangers.pop(connection, None)
         self._unknown.pop(connection, None)

@@ -43,6 +43,7 @@ def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
         | _counted(
             damaged_frames=damaged_frames,
             failed_logins=server.failed_logins,
+            unfinished_logins=server.unfinished_logins,
             delayed=server.usage.delayed,
             throttled=server.usage.throttled,
         ),

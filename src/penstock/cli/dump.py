@@ -18,11 +18,13 @@ import typer
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say_error
 from penstock.cli.keys import KeysFile, keys_of, opened
+from penstock.cli.known_streams import EncryptedStreams
 from penstock.cli.options import Debug, Json, examples
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from penstock.vfs import Vfs
     from penstock.vfs.keys import EncryptionKeys
 
 EXAMPLES = examples(
@@ -91,13 +93,13 @@ def dump(
     """
     console = output.console()
     verdict = _Verdict()
-    keys = keys_of(keys_file)
+    folders = _Folders(keys_of(keys_file))
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "No such file or directory", str(path))
         rows_max = limit if limit is not None else (_FOLDER_LIMIT if path.is_dir() else None)
         for file in _files(path):
-            _dump_file(console, _Tally(file, rows_max, keys, messages=messages), verdict, as_json=as_json)
+            _dump_file(console, _Tally(file, rows_max, folders, messages=messages), verdict, as_json=as_json)
     if verdict.damage:
         say_error(verdict.text())
         raise typer.Exit(FAILED)
@@ -114,6 +116,19 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _has_something_to_show(file: Path) -> bool:
     return file.parent.name != _MARKS_FOLDER and not file.as_posix().endswith(_NOTHING_TO_SHOW)
+
+
+class _Folders:
+    """Where files lie, with the keys of what is encrypted there."""
+
+    def __init__(self, keys: EncryptionKeys | None) -> None:
+        self._keys = keys
+        self._encrypted = EncryptedStreams()
+
+    def of(self, file: Path) -> Vfs:
+        """The folder of a file."""
+        folder = file.resolve().parent
+        return opened(folder, self._keys, may_be_plain=not self._encrypted.holds(folder))
 
 
 class _Verdict:
@@ -140,7 +155,7 @@ def _dump_file(console: Console, tally: _Tally, verdict: _Verdict, *, as_json: b
     """Print one file."""
     file = tally.file
     try:
-        rows = tally.counted(_rows(file, tally.keys))
+        rows = tally.counted(_rows(file, tally.folders))
         if as_json:
             for row in rows:
                 output.print_json({"file": str(file), **row})
@@ -163,9 +178,9 @@ def _dump_file(console: Console, tally: _Tally, verdict: _Verdict, *, as_json: b
 class _Tally:
     """Lets rows of one file through up to a limit, and all that tell of damage; with `messages` those of each batch."""
 
-    def __init__(self, file: Path, rows_max: int | None, keys: EncryptionKeys | None, *, messages: bool) -> None:
+    def __init__(self, file: Path, rows_max: int | None, folders: _Folders, *, messages: bool) -> None:
         self.file = file
-        self.keys = keys
+        self.folders = folders
         self._rows_max = rows_max
         self._messages = messages
         self._shown = 0
@@ -187,22 +202,22 @@ class _Tally:
             self._shown += min(count, room)
             self.hidden += count - min(count, room)
             if room:
-                yield from itertools.islice(_message_rows(self.file, row, self.keys), room) if is_opened else (row,)
+                yield from itertools.islice(_message_rows(self.file, row, self.folders), room) if is_opened else (row,)
 
 
-def _message_rows(file: Path, batch: Row, keys: EncryptionKeys | None) -> Iterator[Row]:
+def _message_rows(file: Path, batch: Row, folders: _Folders) -> Iterator[Row]:
     """The messages of one sound batch."""
     from penstock.batch.codec import check_rows
     from penstock.cli.rows import json_row
     from penstock.client.batches import messages_of
 
-    with closing(opened(file.parent, keys).open(file.name, read_only=True)) as source:
+    with closing(folders.of(file).open(file.name, read_only=True)) as source:
         data = source.read_at(batch["position"], batch["size_bytes"])
     for message in messages_of(check_rows(data, file=str(file), position=batch["position"])):
         yield json_row(message)
 
 
-def _rows(file: Path, keys: EncryptionKeys | None) -> Iterator[Row]:
+def _rows(file: Path, folders: _Folders) -> Iterator[Row]:
     """Rows of one file by its name; ValueError if the name is not Penstock's."""
     if file.name.startswith(_JOURNAL):
         return _journal_rows(file)
@@ -210,13 +225,17 @@ def _rows(file: Path, keys: EncryptionKeys | None) -> Iterator[Row]:
         return _raft_rows(file)
     if file.name.endswith(_JSON_LINES) or file.name == _JSON:
         return _json_rows(file)
-    return _log_rows(file, keys)
+    return _log_rows(file, folders)
 
 
-def _log_rows(file: Path, keys: EncryptionKeys | None) -> Iterator[Row]:
+def _log_rows(file: Path, folders: _Folders) -> Iterator[Row]:
     from penstock.commitlog.dump import file_rows
+    from penstock.vfs.keys import NoHeaderError
 
-    yield from file_rows(opened(file.resolve().parent, keys), file.name)
+    try:
+        yield from file_rows(folders.of(file), file.name)
+    except NoHeaderError as error:
+        yield {"position": 0, "damage": error.strerror}
 
 
 def _json_rows(file: Path) -> Iterator[Row]:

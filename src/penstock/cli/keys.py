@@ -83,18 +83,21 @@ def keys_of(file: Path | None) -> EncryptionKeys | None:
     return parse_keys(text) if text else None
 
 
-def opened(folder: Path, keys: EncryptionKeys | None) -> Vfs:
-    """The files of a folder, for whoever only reads; what is encrypted as it is without that."""
+def opened(folder: Path, keys: EncryptionKeys | None, *, may_be_plain: bool) -> Vfs:
+    """The files of a folder, for whoever only reads; what is encrypted as it is without that.
+
+    `may_be_plain`: what is not encrypted is read, too; else it is damaged.
+    """
     from penstock.commitlog.files import holds_messages
     from penstock.vfs.real import RealVfs
     from penstock.vfs.unkeyed import UnkeyedVfs
 
     root = str(folder.resolve())
     if keys is None:
-        return UnkeyedVfs(root)
+        return UnkeyedVfs(root, None if may_be_plain else holds_messages)
     with needed():
         from penstock.vfs.encrypted import EncryptedVfs
-    return EncryptedVfs(RealVfs(root), keys, holds_messages)
+    return EncryptedVfs(RealVfs(root), keys, holds_messages, may_be_plain=may_be_plain)
 
 
 @app.command(

@@ -6,15 +6,57 @@ a broker that stops does not say it of the last ones.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from penstock.base.errors import PenstockError
+from penstock.vfs.keys import ENCRYPTED_BEGIN
 
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
     from penstock.metadata.image import ClusterImage
 
+_STREAMS = "streams"
 _LOG = "log"
 _SNAPSHOT = "snapshot"
+
+
+class EncryptedStreams:
+    """Which logs are to be encrypted; each data directory is asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, dict[int, StreamConfig]] = {}
+
+    def holds(self, log_folder: Path) -> bool:
+        """Whether all of that log is to be encrypted: as its data directory says, else if any segment there is."""
+        folder = log_folder.resolve()
+        stream_id = folder.parent.name.partition("-")[0]
+        if folder.parent.parent.name == _STREAMS and stream_id.isdecimal():
+            config = self._configs(folder.parents[2]).get(int(stream_id))
+            if config is not None:
+                return config.is_encrypted
+        return any(_is_encrypted(folder, file.name) for file in folder.glob("*.arrows"))
+
+    def _configs(self, data_dir: Path) -> dict[int, StreamConfig]:
+        import msgspec
+
+        if data_dir not in self._known:
+            try:
+                self._known[data_dir] = stream_configs(data_dir / "raft")
+            except (OSError, PenstockError, msgspec.DecodeError):  # who needs the configs themselves says so
+                self._known[data_dir] = {}
+        return self._known[data_dir]
+
+
+def _is_encrypted(folder: Path, name: str) -> bool:
+    from penstock.vfs.real import RealVfs
+
+    try:
+        with closing(RealVfs(folder).open(name, read_only=True)) as file:
+            return file.read_at(0, len(ENCRYPTED_BEGIN)) == ENCRYPTED_BEGIN
+    except OSError:
+        return False
 
 
 def stream_configs(raft_folder: Path) -> dict[int, StreamConfig]:

@@ -18,6 +18,7 @@ from penstock.base.errors import PenstockError
 from penstock.cli import output
 from penstock.cli.failure import say_note
 from penstock.cli.keys import opened
+from penstock.cli.known_streams import EncryptedStreams
 from penstock.cli.verify_report import Differing, Place, Replica, differing, judge, note_compared
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class LogFolder(NamedTuple):
     partition: int
     segment: str | None = None
     keys: EncryptionKeys | None = None
+    may_be_plain: bool = True
 
     @property
     def replica(self) -> str:
@@ -86,7 +88,8 @@ def verify_files(
 ) -> tuple[list[Replica], list[Differing]]:
     """All logs at these paths, or those of one stream, with `keys` for what is encrypted. ValueError, OSError."""
     found_logs = (log for path in paths for log in logs_of(path) if stream is None or log.stream == stream)
-    logs = [log._replace(keys=keys) for log in found_logs]
+    encrypted = EncryptedStreams()
+    logs = [log._replace(keys=keys, may_be_plain=not encrypted.holds(log.folder)) for log in found_logs]
     if not logs:
         raise ValueError("no log is there" if stream is None else f"no log of a stream {stream!r} is there")
     check_cluster({log.data_dir for log in logs if log.data_dir is not None})
@@ -142,7 +145,7 @@ def _cluster_id(file: Path) -> str:
 
 
 def _vfs(log: LogFolder) -> Vfs:
-    return opened(log.folder.resolve().parent, log.keys)
+    return opened(log.folder.resolve().parent, log.keys, may_be_plain=log.may_be_plain)
 
 
 def _size(log: LogFolder) -> int:

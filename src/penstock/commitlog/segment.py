@@ -29,6 +29,7 @@ from penstock.commitlog import files, remains
 from penstock.commitlog.index import ActiveEntries, Entries, PackedEntries
 from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.vfs import File, Vfs
+from penstock.vfs.keys import NoHeaderError
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,9 @@ def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, pa
     try:
         file = vfs.open(path, read_only=True)
     except FileNotFoundError:
+        return
+    except NoHeaderError:
+        vfs.rename(path, files.side_path(vfs, path, 0))
         return
     try:
         is_ours = remains.is_unfinished_segment(file, file.size(), (stream_id, partition))

@@ -1,9 +1,10 @@
 """A Vfs whose files are encrypted, over another one: whoever uses it sees plain bytes at plain positions.
 
-Rules: a file is encrypted from its first byte, or not at all; what a file is, its first bytes say. What does not open
-with the file's own key reads as zeros: nothing of a log is valid there, so whatever the log does about damage it does
-about this, from batch to batch. What a crash leaves behind the last whole record is zeros at the end of the file. A key
-that is not here is a KeyMissingError at the opening.
+Rules: each file that `is_secret` names is encrypted from its first byte; one that is plain is never read, written or
+cut. What does not open with the file's own key reads as zeros: nothing of a log is valid there, so whatever the log
+does about damage it does about this, from batch to batch. What a crash leaves behind the last whole record is zeros at
+the end of the file. A key that is not here is a KeyMissingError at the opening. What was cut off stays gone, whatever
+single place of the file is damaged: a cut is written twice, as a record and as the begin of a block.
 
 Names, lengths and times of files are as plain as ever, and so are files that `is_secret` does not name.
 
@@ -11,8 +12,10 @@ Names, lengths and times of files are as plain as ever, and so are files that `i
 |---------------------------------------|----------------------------------------------------------|
 | new, or cut to nothing by a crash     | empty; its header is written before its first bytes      |
 | with a whole copy of its header       | what its records hold                                    |
-| that begins as an Arrow stream does   | itself: it was there before the stream was encrypted     |
-| anything else                         | zeros: its header is lost, and with it what it held      |
+| with what a crash leaves of a header  | zeros: nothing of it was ever on the disk for good       |
+| anything else: plain, or damaged      | a NoHeaderError at the opening; it stays as it is        |
+
+Who looks at files and does not know of which streams they are (`may_be_plain`) sees what is no encrypted file as it is.
 """
 
 from __future__ import annotations
@@ -25,16 +28,18 @@ from typing import NamedTuple
 from penstock.vfs import Buffer, File, Folder, Vfs
 from penstock.vfs import encrypted_format as form
 from penstock.vfs.encrypted_format import AREA_BYTES, BLOCK_BYTES, BLOCK_HEADER_BYTES, OVERHEAD_BYTES
-from penstock.vfs.keys import EncryptionKeys
+from penstock.vfs.keys import EncryptionKeys, NoHeaderError
 
-_PLAIN_BEGIN = b"\xff\xff\xff\xff"  # of an Arrow stream
 _BLOCKS_AT_ONCE = 16  # read and opened, so that a large read holds no more
 _ZEROS_AT_ONCE = 1 << 20
 _HEADER_READ_BYTES = form.SLOT_STEP_BYTES + 512
 
 
 class EncryptedVfs:
-    """`inner`, with the files that `is_secret` names encrypted. `random` gives bytes for keys and nonces."""
+    """`inner`, with the files that `is_secret` names encrypted. `random` gives bytes for keys and nonces.
+
+    `may_be_plain`: those that are not are seen as they are.
+    """
 
     def __init__(
         self,
@@ -42,23 +47,30 @@ class EncryptedVfs:
         keys: EncryptionKeys,
         is_secret: Callable[[str], bool],
         random: Callable[[int], bytes] = os.urandom,
+        *,
+        may_be_plain: bool = False,
     ) -> None:
         self.keys = keys
         self.random = random
+        self._may_be_plain = may_be_plain
         self._inner = inner
         self._is_secret = is_secret
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> File:
-        """Open a file; see Vfs. KeyMissingError, where that of the file is not here."""
+        """Open a file; see Vfs. KeyMissingError, where that of the file is not here; NoHeaderError."""
         inner = self._inner.open(path, create=create, make_folders=make_folders, read_only=read_only)
         if not self._is_secret(path):
             return inner
         try:
-            file = EncryptedFile(self, inner)
+            return EncryptedFile(self, inner)
+        except NoHeaderError as error:
+            if self._may_be_plain and not error.is_encrypted:
+                return inner
+            inner.close()
+            raise
         except BaseException:
             inner.close()
             raise
-        return inner if file.is_plain else file
 
     def open_folder(self, path: str) -> Folder:
         """Open a folder that is there."""
@@ -97,31 +109,31 @@ _NEW = _Tail(0, AREA_BYTES, 0, -1)
 class EncryptedFile:
     """One open file of an EncryptedVfs. One writer at a time, as for every file."""
 
-    __slots__ = ("_header_is_lost", "_inner", "_opener", "_tail", "_vfs", "is_plain", "path")
+    __slots__ = ("_header_is_lost", "_inner", "_opener", "_tail", "_vfs", "path")
 
     def __init__(self, vfs: EncryptedVfs, inner: File) -> None:
-        """KeyMissingError."""
+        """KeyMissingError, NoHeaderError."""
         self.path = inner.path
         self._vfs = vfs
         self._inner = inner
         self._opener: form.Opener | None = None
         self._header_is_lost = False
         self._tail: _Tail | None = None  # once this file is written
-        self.is_plain = False  # it is none of ours
         self._look()
 
     def _look(self) -> None:
-        """Read the header, if there is one by now."""
+        """Read the header, if there is one by now. NoHeaderError: there is what we did not write."""
         area = self._inner.read_at(0, _HEADER_READ_BYTES)
         slots = form.slots_in(area, self.path)
-        self._header_is_lost = bool(area) and not slots
-        self.is_plain = self._header_is_lost and area.startswith(_PLAIN_BEGIN)
         if slots:
             self._opener = form.opener_of(slots, self._vfs.keys, self.path)
+        else:
+            form.check_left(area, self.path)
+        self._header_is_lost = bool(area) and not slots
 
     def _known(self) -> form.Opener | None:
         """What opens its records; None: it has no header."""
-        if self._opener is None and not self.is_plain:
+        if self._opener is None:
             self._look()  # it was new when it was opened
         return self._opener
 
@@ -192,16 +204,21 @@ class EncryptedFile:
         return self._tail
 
     def _begin(self) -> form.Opener:
-        """Write the header of a new file, or of one that has lost it, and what it held."""
-        if self._header_is_lost:
-            self._inner.truncate(0)
+        """Write the header of a new file, or of one of which a crash has left no more than a part of it."""
+        self._drop_header()
         opener = form.new_opener(self._vfs.random)
         slots = [form.packed_slot(opener, 0, self._vfs.keys, self._vfs.random) for _ in range(form.SLOTS)]
         self._inner.write_at(0, b"".join(slots))
         self._opener = opener
-        self._header_is_lost = False
         self._tail = _NEW
         return opener
+
+    def _drop_header(self) -> None:
+        """What a crash has left of one: before another is written, or the next crash leaves a mixture of both."""
+        if self._header_is_lost:
+            self._inner.truncate(0)
+            self._inner.sync()
+            self._header_is_lost = False
 
     def _add(self, tail: _Tail, data: Buffer) -> None:
         """Behind the last record."""
@@ -224,12 +241,11 @@ class EncryptedFile:
 
     def _put(self, opener: form.Opener, tail: _Tail, data: memoryview, pieces: list[Buffer]) -> tuple[_Tail, int]:
         """The next record, into `pieces`: how the file ends then, and how many of the bytes it holds."""
+        if tail.block_begin < 0:
+            tail = _begin_block(opener, tail, pieces)
+        elif _place_of(tail.block + 1) - tail.place < OVERHEAD_BYTES + min(1, len(data)):
+            tail = _begin_block(opener, tail._replace(block=tail.block + 1), pieces)
         end, place, number, begin, _ = tail
-        if begin < 0 or _place_of(number + 1) - place < OVERHEAD_BYTES + min(1, len(data)):
-            number += begin >= 0
-            pieces.append(bytes(_place_of(number) - place))
-            pieces.append(opener.block_header(number, end))
-            place, begin = _place_of(number) + BLOCK_HEADER_BYTES, end
         taken = min(len(data), _place_of(number + 1) - place - OVERHEAD_BYTES)
         pieces += opener.seal(end, end - begin, self._vfs.random(form.NONCE_BYTES), data[:taken])
         return _Tail(end + taken, place + OVERHEAD_BYTES + taken, number, begin), taken
@@ -256,8 +272,8 @@ class EncryptedFile:
         opener = self._known()
         if length == 0:
             # Its key stays: a header that were written anew would be lost with a crash.
+            self._drop_header()
             self._inner.truncate(0 if opener is None else AREA_BYTES)
-            self._header_is_lost = False
             self._tail = _NEW
         elif length > tail.end:
             self._extend(length)
@@ -275,21 +291,32 @@ class EncryptedFile:
         begin = None if number is None else blocks.begin(number)
         tail, is_mid = _NEW, False
         if number is not None and begin is not None and begin < length:
-            records = form.walk(opener, begin, blocks.data(number)).records
-            kept = [one for one in records if begin + one.begin < length]
+            walked = form.walk(opener, begin, blocks.data(number))
+            kept = [one for one in walked.records if begin + one.begin < length]
             tail = _Tail(begin, _place_of(number) + BLOCK_HEADER_BYTES, number, begin)
             if kept:
                 end = min(begin + kept[-1].end, length)
                 is_mid = begin + kept[-1].whole_end > end
-                tail = _Tail(end, _place_of(number) + kept[-1].place_end, number, begin)
+                # An earlier cut of the same record stays until the new one is on the disk.
+                place = walked.place if is_mid else kept[-1].place_end
+                tail = _Tail(end, _place_of(number) + place, number, begin)
         self._inner.truncate(tail.place)
         self._tail = tail
         if is_mid:
-            pieces: list[Buffer] = []
-            now, _ = self._put(opener, tail, memoryview(b""), pieces)
-            self._inner.write_at(tail.place, *pieces)
-            self._tail = now
+            self._say_cut(opener, tail)
         self._extend(length)
+
+    def _say_cut(self, opener: form.Opener, tail: _Tail) -> None:
+        """Write that the file ends there: as a record, and as the begin of a block so far behind it that what takes
+        one of them leaves the other.
+        """
+        pieces: list[Buffer] = []
+        now, _ = self._put(opener, tail, memoryview(b""), pieces)
+        record_place = now.place - OVERHEAD_BYTES
+        while now.place - record_place < form.SLOT_STEP_BYTES:
+            now = _begin_block(opener, now._replace(block=now.block + 1), pieces)
+        self._inner.write_at(tail.place, *pieces)
+        self._tail = now
 
     def _extend(self, length: int) -> None:
         while (tail := self._writable()).end < length:
@@ -429,6 +456,13 @@ def _read_block(opener: form.Opener, begin: int, data: memoryview, at: int, end:
     return parts
 
 
+def _begin_block(opener: form.Opener, tail: _Tail, pieces: list[Buffer]) -> _Tail:
+    """The header of the tail's block, into `pieces`, and how the file ends then."""
+    pieces.append(bytes(_place_of(tail.block) - tail.place))
+    pieces.append(opener.block_header(tail.block, tail.end))
+    return _Tail(tail.end, _place_of(tail.block) + BLOCK_HEADER_BYTES, tail.block, tail.end)
+
+
 def _tail(opener: form.Opener, file: File) -> _Tail:
     """How a file ends."""
     blocks = _Blocks(opener, file, 1)
@@ -442,6 +476,8 @@ def _tail(opener: form.Opener, file: File) -> _Tail:
     walked = form.walk(opener, begin, blocks.data(number))
     place = _place_of(number) + walked.place
     if place == blocks.size:
+        if walked.ends_with_cut:  # a crash has taken the block that was to say so, too
+            return _Tail(begin + walked.end, place, number + 1, -1)
         return _Tail(begin + walked.end, place, number, begin)
     # The next record goes into a block of its own, so that its place says where it begins.
     return _Tail(begin + walked.end + blocks.size - place, blocks.size, blocks.count, -1, is_torn=True)

@@ -19,7 +19,9 @@ plain byte it begins, so the block of a position is found by bisection, and the 
 64 KiB. To open a file of a million records is to read its last block.
 
 A record that begins before the end of the one before it gives up what lies behind that: so a file is cut in the middle
-of a record without writing over anything, which a power loss could leave half done. That counts only if it opens.
+of a record without writing over anything, which a power loss could leave half done. That counts only if it opens. So
+that damage to it does not bring back what was cut off, what comes next goes into a new block, some KiB behind it at the
+least, which begins at the same plain byte: a block gives up what those before it have from there on.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.hot.crc import crc32c
 from penstock.vfs import Buffer
-from penstock.vfs.keys import ENCRYPTED_BEGIN, KEY_BYTES, EncryptionKeys, KeyMissingError
+from penstock.vfs.keys import ENCRYPTED_BEGIN, KEY_BYTES, EncryptionKeys, KeyMissingError, NoHeaderError
 
 SLOT_STEP_BYTES = 4_096  # so that what tears one slot leaves the other
 SLOTS = 2
@@ -130,6 +132,27 @@ def slots_in(area: bytes, path: str) -> list[Slot]:
     return sorted(found, key=lambda slot: -slot.sequence)
 
 
+def check_left(area: bytes, path: str) -> None:
+    """NoHeaderError, unless a crash can have left these first bytes of a file without a whole copy of its header.
+
+    It leaves zeros, or the begin of a copy: each lies in one sector. Whatever else is there, it is not ours to write
+    over.
+    """
+    copies = [area[number * SLOT_STEP_BYTES :][:_SLOT_BYTES] for number in range(SLOTS)]
+    if all(map(_is_left, copies)):
+        return
+    if any(data.startswith(_MAGIC) for data in copies):
+        raise NoHeaderError("it is encrypted, and both copies of its header are damaged", path, is_encrypted=True)
+    raise NoHeaderError("it is not encrypted, and its stream is", path)
+
+
+def _is_left(data: bytes) -> bool:
+    if len(data) == _SLOT_BYTES and any(data[-_U32.size :]):
+        return False  # it was written to its end, and is another than that
+    begin = data.rstrip(b"\0")[: len(_MAGIC)]
+    return begin == _MAGIC[: len(begin)]
+
+
 def opener_of(slots: list[Slot], keys: EncryptionKeys, path: str) -> Opener:
     """What opens the file with these copies of its header; KeyMissingError."""
     refusal: KeyMissingError | None = None
@@ -194,6 +217,11 @@ class Walked(NamedTuple):
     records: list[Record]
     end: int  # of the plain bytes, from the begin of the block
     place: int  # behind the last record
+
+    @property
+    def ends_with_cut(self) -> bool:
+        """Whether the last record says that the file was cut there: it holds nothing."""
+        return bool(self.records) and self.records[-1].whole_end == self.records[-1].begin
 
 
 def walk(opener: Opener, block_begin: int, block: memoryview) -> Walked:

@@ -4,7 +4,7 @@ Rules: a key has an id, which is no secret and stands in the files, and 32 bytes
 is the current one: it wraps the keys of new files; the others only open older ones. What was a key of this process
 opens files for as long as it runs, whatever keys take its place; an id is of one key. A key that a file needs and that
 is not here, or is another one under the same id, is an OSError of `is_missing_key`: nothing is known of what the file
-holds, so it is neither damaged nor empty.
+holds, so it is neither damaged nor empty. A file that should have a header and has none is damaged: a NoHeaderError.
 
     keys-file   one key a line, the current one first; what begins with # is left out
     line        "<key id> <32 bytes in base64>"
@@ -42,6 +42,17 @@ class KeyMissingError(OSError):
     def __str__(self) -> str:
         # Of a number of the operating system nobody would think of keys.
         return f"{self.filename}: {self.strerror}"
+
+
+class NoHeaderError(OSError):
+    """A file of an encrypted stream is plain, or has lost all copies of its header to damage, not to a crash.
+
+    To whoever reads it, it is what the disk does not give: an EIO. `is_encrypted`: it was encrypted once.
+    """
+
+    def __init__(self, reason: str, path: str, *, is_encrypted: bool = False) -> None:
+        super().__init__(errno.EIO, reason, path)
+        self.is_encrypted = is_encrypted
 
 
 class KeyMistakeError(ValueError):

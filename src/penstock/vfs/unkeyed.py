@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from penstock.vfs.keys import ENCRYPTED_BEGIN, KeyMissingError
+import os
+from collections.abc import Callable
+
+from penstock.vfs.keys import ENCRYPTED_BEGIN, KeyMissingError, NoHeaderError
 from penstock.vfs.real import RealFile, RealVfs
 
 
 class UnkeyedVfs(RealVfs):
-    """The folder `root`; KeyMissingError for a file in it that is encrypted."""
+    """The folder `root`; KeyMissingError for what is encrypted there. NoHeaderError for what is not and should be, as
+    `is_secret` says.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], is_secret: Callable[[str], bool] | None = None) -> None:
+        super().__init__(root)
+        self._is_secret = is_secret
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> RealFile:
         """Open a file; see Vfs."""
         file = super().open(path, create=create, make_folders=make_folders, read_only=read_only)
-        if file.read_at(0, len(ENCRYPTED_BEGIN)) == ENCRYPTED_BEGIN:
+        begin = file.read_at(0, len(ENCRYPTED_BEGIN))
+        if begin == ENCRYPTED_BEGIN:
             file.close()
             raise KeyMissingError("it is encrypted, and no keys are given (--encryption-keys-file)", path)
+        if any(begin) and self._is_secret is not None and self._is_secret(path):
+            file.close()
+            raise NoHeaderError("it is not encrypted, and its stream is", path)
         return file

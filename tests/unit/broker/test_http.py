@@ -17,6 +17,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.addresses import Address
+from penstock.broker import http_server
 from penstock.broker.http_connection import Answer, Asked
 from penstock.broker.http_server import HttpServer, bind_http
 from penstock.broker.tls import InThread, ServerTls
@@ -166,6 +167,14 @@ async def test_while_one_is_answered_nothing_more_is_read(serving: Serving) -> N
         (request("/", "Content-Length: 99999999999999999999") + b"a", b"4"),
         (request("/", "Content-Length: 1", "Content-Length: 2"), b"400"),
         (request("/broken"), b"500"),
+        # Who waits, and sends no more, hears it at once.
+        (request("/", "Expect: 100-continue", "Content-Length: 5", method="POST"), b"413"),
+        (request("/", "Content-Length: 5", method="POST"), b"413"),
+        (request("/", "Expect: more"), b"417"),
+        (b"GET /\r\n", b"400"),
+        (b"\r\nGET /\n", b"400"),
+        (b"GET / HTTP/2.0\r\n", b"505"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_closed(serving: Serving, sent: bytes, status: bytes) -> None:
@@ -173,6 +182,12 @@ async def test_what_makes_no_sense_is_refused_and_closed(serving: Serving, sent:
         said = await served.said(sent)
         assert said.startswith(b"HTTP/1.1 " + status), said[:200]
         assert served.asked in ([], ["/broken"])
+
+
+async def test_who_expects_that_a_request_without_a_body_is_taken_gets_his_answer(serving: Serving) -> None:
+    async with serving() as served:
+        said = await served.said(request("/a", "Expect: 100-continue", "Content-Length: 0"))
+        assert said.startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", request("/")[:-2]])
@@ -304,17 +319,55 @@ async def test_a_large_page_comes_byte_for_byte_and_a_request_in_as_many_records
         writer.close()
 
 
-async def test_handshakes_that_are_left_keep_nobody_out(certificates: Certificates) -> None:
+async def test_handshakes_that_are_left_keep_nobody_out(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "_HANDSHAKES_MAX", 48)
     async with certificates.serving() as served:
+        reader, writer = await served.connect()
         with ExitStack() as stack:
-            left = [stack.enter_context(closing(served.dialled())) for _ in range(limits.HTTP_CONNECTIONS_MAX * 3)]
+            left = [stack.enter_context(closing(served.dialled())) for _ in range(http_server._HANDSHAKES_MAX * 3)]
             for number, one in enumerate(left):
                 one.sendall(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
             for number in range(3):
                 assert b"GET /more" in await served.said(request("/more")), number
             assert len(served.server._connections) <= limits.HTTP_CONNECTIONS_MAX
-            assert len(served.server._tasks) <= limits.HTTP_CONNECTIONS_MAX
+            assert len(served.server._tasks) <= http_server._HANDSHAKES_MAX
             assert await asyncio.to_thread(left[0].recv, 1) == b""  # the oldest
+        writer.write(request("/still"))  # who is connected is not cut for them
+        assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).endswith(b"GET /still")
+        writer.close()
+
+
+async def test_a_probe_comes_through_while_handshakes_come_that_are_left(certificates: Certificates) -> None:
+    """As many of them as there are connections, between each two of its steps."""
+    async with certificates.serving() as served:
+        with ExitStack() as stack:
+
+            def leave() -> None:
+                for _ in range(limits.HTTP_CONNECTIONS_MAX + 4):
+                    stack.enter_context(closing(served.dialled())).sendall(b"\x16\x03\x01")
+
+            hello, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = certificates.trusted.wrap_bio(back, hello, server_hostname="localhost")
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            while True:
+                with suppress(ssl.SSLWantReadError):
+                    tls.do_handshake()
+                    break
+                await asyncio.to_thread(leave)
+                writer.write(hello.read())
+                back.write(await asyncio.wait_for(reader.read(65_536), DEADLINE_S))
+            tls.write(request("/probe"))
+            writer.write(hello.read())
+            said = b""
+            while b"GET /probe" not in said:
+                more = await asyncio.wait_for(reader.read(65_536), DEADLINE_S)
+                assert more
+                back.write(more)
+                with suppress(ssl.SSLWantReadError):
+                    said += tls.read(65_536)
+            writer.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])

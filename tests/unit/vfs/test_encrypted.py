@@ -12,7 +12,7 @@ from penstock.vfs import File
 from penstock.vfs import encrypted_format as form
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
-from penstock.vfs.keys import EncryptionKeys, KeyMissingError, KeyMistakeError
+from penstock.vfs.keys import EncryptionKeys, KeyMissingError, KeyMistakeError, NoHeaderError
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.rewrapping import key_ids, rewrap
 from tests.encryption import encryption_keys
@@ -51,12 +51,58 @@ def test_what_is_no_secret_stays_plain() -> None:
     assert all_of(memory.open("f.index")) == b"numbers"
 
 
-def test_a_file_from_before_is_read_and_written_as_it_is() -> None:
+@pytest.mark.parametrize(
+    "begin", [b"\xff\xff\xff\xffarrow", b"x", b"PNSENX" + bytes(200), bytes(200) + b"\xff" * 9_000]
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_plain_file_in_the_place_of_an_encrypted_one_is_not_opened_and_stays(begin: bytes, read_only: bool) -> None:
+    memory = MemoryVfs()
+    memory.open("f.secret", create=True).write_at(0, begin)
+    with pytest.raises(NoHeaderError, match="is not encrypted, and its stream is"):
+        encrypted(memory).open("f.secret", create=True, read_only=read_only)
+    assert all_of(memory.open("f.secret")) == begin
+
+
+def test_a_plain_file_that_comes_once_it_is_open_is_neither_read_nor_written() -> None:
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    memory.open("f.secret").write_at(0, begin := b"\xff\xff\xff\xffarrow")
+    for use in (lambda: file.read_at(0, 5), file.size, lambda: file.write_at(0, b"a"), lambda: file.truncate(0)):
+        with pytest.raises(NoHeaderError):
+            use()
+    assert all_of(memory.open("f.secret")) == begin
+
+
+def test_who_looks_at_files_of_any_stream_sees_plain_ones_as_they_are() -> None:
     memory = MemoryVfs()
     memory.open("f.secret", create=True).write_at(0, b"\xff\xff\xff\xffarrow")
+    vfs = EncryptedVfs(memory, encryption_keys(), lambda _path: True, may_be_plain=True)
+    assert all_of(vfs.open("f.secret", read_only=True)) == b"\xff\xff\xff\xffarrow"
+
+
+def test_a_file_with_a_flip_in_both_copies_of_its_header_is_not_opened_and_stays() -> None:
+    """It is not taken for one that a crash has left half made, which may be begun anew."""
+    raw = written(memory := MemoryVfs(), b"a" * 100)
+    for place in (100, form.SLOT_STEP_BYTES + 3):
+        raw.write_at(place, bytes([raw.read_at(place, 1)[0] ^ 1]))
+    before = all_of(raw)
+    with pytest.raises(NoHeaderError, match="both copies of its header are damaged"):
+        encrypted(memory).open("f.secret")
+    assert all_of(raw) == before
+
+
+@pytest.mark.parametrize("left", [0, 1, 5, 6, 40, 153, 156])
+@pytest.mark.parametrize("zeros", [0, 9_000])
+def test_a_header_that_a_crash_has_cut_short_is_written_anew(left: int, zeros: int) -> None:
+    """Of each copy, which lies in one sector, it leaves all, nothing, or its begin."""
+    raw = written(memory := MemoryVfs(), b"a" * 100)
+    begin = raw.read_at(0, left)
+    raw.truncate(0)
+    raw.write_at(0, begin + (bytes(zeros) if left < 154 else b""))  # a sector is written, or it is not
     file = encrypted(memory).open("f.secret")
-    file.write_at(9, b"!")
-    assert all_of(file) == all_of(memory.open("f.secret")) == b"\xff\xff\xff\xffarrow!"
+    file.truncate(0)
+    file.write_at(0, b"new")
+    assert all_of(encrypted(memory).open("f.secret")) == b"new"
 
 
 def test_no_byte_can_be_changed_unnoticed() -> None:
@@ -135,6 +181,54 @@ def test_what_was_cut_off_can_be_cut_further() -> None:
     for length in (900, 400, 399):
         file.truncate(length)
         assert all_of(encrypted(memory).open("f.secret")) == b"a" * length
+
+
+@pytest.mark.parametrize("rest", [100, 60_000, form.PLAIN_BYTES_MAX - 120, form.PLAIN_BYTES_MAX - 100, 70_000])
+@pytest.mark.parametrize("more", [0, 100])
+@pytest.mark.parametrize("cuts", [(100,), (150, 100), (160, 130, 100)])
+def test_no_flipped_bit_brings_back_what_was_cut_off(rest: int, more: int, cuts: tuple[int, ...]) -> None:
+    """Neither in the record of the cut nor elsewhere, whether or not something was written since."""
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    file.write_at(0, b"a" * 100 + b"b" * rest)  # as a follower gets it: one write
+    for length in cuts:
+        file.truncate(length)
+    file.write_at(100, b"c" * more)
+    wanted = b"a" * 100 + b"c" * more
+    raw = memory.open("f.secret")
+    whole = all_of(raw)
+    assert all_of(encrypted(memory).open("f.secret")) == wanted
+    # What was cut off is not looked at: it is most of the file.
+    near = [place for place in range(form.AREA_BYTES, len(whole)) if whole[place]]
+    record = range(form.AREA_BYTES + 40, form.AREA_BYTES + rest)
+    places = [place for place in near if place not in record or place % 997 == 0]
+    assert len(places) > 36
+    for place in places:
+        raw.write_at(place, bytes([whole[place] ^ 0x10]))
+        found = encrypted(memory).open("f.secret").read_at(0, 200 + rest)
+        assert b"b" not in found, place
+        assert all(one in (other, 0) for one, other in zip(found, wanted, strict=False)), place
+        raw.write_at(place, whole[place : place + 1])
+
+
+def test_what_was_cut_off_does_not_come_back_while_more_is_cut_off() -> None:
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    file.write_at(0, b"a" * 100 + b"b" * 100)
+    file.truncate(100)
+    file.sync()
+    memory.sync_dir("")
+    seen: set[bytes] = set()
+
+    def crash(_operation: Operation) -> None:
+        for _ in range(20):
+            found = all_of(encrypted(memory.crash_clone(Keep.SUBSET, random)).open("f.secret"))
+            seen.add(found.rstrip(b"\0"))
+
+    random = Random(3)
+    encrypted(FaultyVfs(memory, watcher=crash)).open("f.secret").truncate(50)
+    crash(Operation(Kind.WRITE, "f.secret", 0))
+    assert seen == {b"a" * 50, b"a" * 100}
 
 
 def test_a_write_that_found_no_room_is_cut_back() -> None:
