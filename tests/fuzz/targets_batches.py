@@ -117,10 +117,11 @@ def made_fetched(chance: Random) -> bytes:
         pass
     if chance.random() < 0.05:
         end += 1
+    end = max(-(2**62), min(end, 2**62))
     first, last = 5 + int(chance.random() * 4), end - int(chance.random() * 3)
     if chance.random() < 0.1:
         first, last = chance.choice(((0, 2**63 - 1), (-(2**63), 2**63 - 1), (9, 3)))
-    return _WANTED.pack(5, max(-(2**62), min(end, 2**62)), first, last, chance.choice((0, 1, 299))) + raw
+    return _WANTED.pack(5, end, first, last, chance.choice((0, 1, 299))) + raw
 
 
 _NAMES = ("offset", "timestamp", "subject", "key", "value", "headers")
