@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -30,6 +29,8 @@ from penstock.cli.options import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
+
     import pyarrow as pa
 
     from penstock.cli.jetstream import Info, JetStream, Rows
@@ -299,6 +300,8 @@ def _as_before(client: Client, info: Info, name: str, subject: str | None, timeo
 
 async def _settled(js: JetStream, source: str) -> Info:
     """The stream once nothing comes any more: what JetStream had received when its subject went, it stores yet."""
+    import asyncio
+
     info, same = await js.info(source), 0
     while same < _SAME_LOOKS:
         await asyncio.sleep(_LOOK_S)
@@ -344,6 +347,8 @@ def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_j
 
 
 def _iterate(thread: LoopThread, source: Any) -> Generator[pa.RecordBatch, None, None]:
+    import asyncio
+
     from penstock.client.asynchronous import End, next_of
 
     steps: list[asyncio.Task[Any]] = []  # the last one

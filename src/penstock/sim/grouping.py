@@ -95,7 +95,8 @@ class _Member:
 class Groups:
     """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks.
 
-    A member is in one of `programs`, which logs in as the same user every time: with its id anybody else is nobody.
+    Where everybody logs in, a member is in one of `programs`, which is the same user every time: with its id anybody
+    else is nobody.
     """
 
     def __init__(
@@ -177,7 +178,9 @@ class Groups:
         self._program().ask(OffsetsStreamRequest(timeout_ms=3_000), done)
 
     def _ask(self, group: str, request: _GroupRequest, done: _Done, member: _Member | None = None) -> None:
-        program = self._program() if member is None else self._programs[member.number % len(self._programs)]
+        program = self._program()
+        if member is not None and self._around.rights is not None:
+            program = self._programs[member.number % len(self._programs)]
         program.ask_leader(self._stream_id, self._number(group), request, lambda response, _raw: done(response))
 
     # Where a group is
