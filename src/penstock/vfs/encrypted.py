@@ -256,6 +256,8 @@ class EncryptedFile:
         if end <= tail.end and self.read_at(position, len(data)) == data:
             if opener is None:
                 return  # nothing of it can be read, now or later
+            if position == 0:  # whoever writes all of it again cannot know what a sync that failed has given up
+                self._inner.write_at(0, self._inner.read_at(0, AREA_BYTES))
             blocks = _Blocks(opener, self._inner, 1)
             first, last = blocks.find(position) or 0, blocks.find(max(position, end - 1))
             stop = blocks.size if last is None or end == tail.end else _place_of(last + 1)

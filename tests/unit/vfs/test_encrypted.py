@@ -411,3 +411,22 @@ def test_a_file_that_is_cut_while_it_is_read_ends_there_or_reads_as_zeros() -> N
         reader = encrypted(FaultyVfs(memory, watcher=cut)).open("f.secret", read_only=True)
         found = reader.read_at(150_000, 900)
         assert set(found) <= {0, ord("b")}
+
+
+@pytest.mark.parametrize("starts_anew", [False, True])
+def test_what_is_written_again_after_a_sync_that_failed_is_there_with_the_header_that_it_needs(
+    starts_anew: bool,
+) -> None:
+    """What a sync that fails was to write may be given up, and stays readable: until the power goes."""
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    memory.sync_dir("")
+    file.write_at(0, rows := b"rows" * 300)
+    memory.fail_sync("f.secret")
+    if starts_anew:
+        file.close()
+        file = encrypted(memory).open("f.secret")
+    file.write_at(0, rows)
+    file.sync()
+    after = memory.crash_clone(Keep.SYNCED)
+    assert all_of(encrypted(after).open("f.secret")) == rows
