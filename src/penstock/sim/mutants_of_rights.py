@@ -18,8 +18,8 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a connection outlives the secret that it was made with",
         _ACCESS,
-        "            is_same = credential is not None and credential.mark == who.mark",
-        "            is_same = credential is not None",
+        "            if credential is None or credential.mark != who.mark:",
+        "            if credential is None:",
     ),
     Mutant(
         "a broker that is cut off goes by what it knows",
