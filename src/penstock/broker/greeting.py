@@ -108,7 +108,7 @@ class Greeting:
     @property
     def is_stranger(self) -> bool:
         """Whether it was taken for a broker without a proof, and would have to show one by now."""
-        return self._guard.brokers_prove and self.broker_id is not None and not self.is_broker
+        return self.broker_id is not None and not self.is_broker and self._guard.brokers_prove
 
     def check_frame(self, frame: Frame) -> None:
         """RemoteError bad_frame: its checksums are not as those of the first one."""

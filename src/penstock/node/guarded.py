@@ -44,6 +44,7 @@ class Guarded:
         self._is_proven = is_proven
         self._is_current = is_current
         self._marks: set[str] = set()
+        self._failed_at: ClusterImage | None = None  # with which a mark could not be written
 
     @property
     def requires_login(self) -> bool:
@@ -59,24 +60,27 @@ class Guarded:
         """`image`: what was read from the disk, if there was something. Blocking. OSError."""
         self._marks = {GUARDED_PATH, PROVING_PATH} & set(self._vfs.list(""))
         if self._settings.proves_brokers and not has_data:
-            self._mark(PROVING_PATH)
+            self._mark(PROVING_PATH, image)
         self.look(image)
 
     def look(self, image: ClusterImage) -> None:
-        """The image has changed, or time has passed. What cannot be written is tried again the next time."""
+        """The image has changed, or time has passed. What cannot be written is tried again with the next image."""
+        if image is self._failed_at:
+            return
         if image.is_guarded and GUARDED_PATH not in self._marks:
-            self._mark(GUARDED_PATH)
+            self._mark(GUARDED_PATH, image)
         if self._settings.proves_brokers and PROVING_PATH not in self._marks and self._is_current():
             others = image.brokers.keys() - {self._settings.broker_id}
             if all(map(self._is_proven, others)):
-                self._mark(PROVING_PATH)
+                self._mark(PROVING_PATH, image)
 
-    def _mark(self, path: str) -> None:
+    def _mark(self, path: str, image: ClusterImage) -> None:
         try:
             with closing(self._vfs.open(path, create=True)) as file:
                 file.sync()
             self._vfs.sync_dir("")
         except OSError as error:
+            self._failed_at = image
             self._outbox.notice(f"cannot note in the data directory that everybody has to show who they are: {error}")
         else:
             self._marks.add(path)

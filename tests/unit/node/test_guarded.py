@@ -59,6 +59,18 @@ def test_what_cannot_be_marked_is_marked_with_the_next_change() -> None:
     assert "guarded" in again.memory.list("")
 
 
+def test_a_disk_that_is_full_is_not_tried_with_every_tick() -> None:
+    """A try blocks, and says so in the log."""
+    broker = Broker().start()
+    broker.vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.path.endswith("guarded") else None
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    tried = sum("everybody has to show" in one for one in broker.notices)
+    assert tried >= 1
+    for _ in range(20):
+        broker.tick(1_000)
+    assert sum("everybody has to show" in one for one in broker.notices) <= tried + 2, "but with what is new"
+
+
 class Marks:
     """Of a broker 1 of three, whose data directory may have something in it."""
 
