@@ -44,7 +44,8 @@ class Guarded:
         self._is_proven = is_proven
         self._is_current = is_current
         self._marks: set[str] = set()
-        self._failed_at: ClusterImage | None = None  # with which a mark could not be written
+        self._unwritten: set[str] = set()  # of these, what could not be written yet
+        self._failed_at: ClusterImage | None = None  # when that was tried last
 
     @property
     def requires_login(self) -> bool:
@@ -64,17 +65,26 @@ class Guarded:
         self.look(image)
 
     def look(self, image: ClusterImage) -> None:
-        """The image has changed, or time has passed. What cannot be written is tried again with the next image."""
-        if image is self._failed_at:
-            return
+        """The image has changed, or time has passed.
+
+        What cannot be written holds for this run, and is tried again with the next image.
+        """
         if image.is_guarded and GUARDED_PATH not in self._marks:
             self._mark(GUARDED_PATH, image)
         if self._settings.proves_brokers and PROVING_PATH not in self._marks and self._is_current():
             others = image.brokers.keys() - {self._settings.broker_id}
             if all(map(self._is_proven, others)):
                 self._mark(PROVING_PATH, image)
+        if self._unwritten and image is not self._failed_at:
+            for path in sorted(self._unwritten):
+                self._write(path, image)
 
     def _mark(self, path: str, image: ClusterImage) -> None:
+        self._marks.add(path)
+        self._unwritten.add(path)
+        self._write(path, image)
+
+    def _write(self, path: str, image: ClusterImage) -> None:
         try:
             with closing(self._vfs.open(path, create=True)) as file:
                 file.sync()
@@ -83,4 +93,4 @@ class Guarded:
             self._failed_at = image
             self._outbox.notice(f"cannot note in the data directory that everybody has to show who they are: {error}")
         else:
-            self._marks.add(path)
+            self._unwritten.discard(path)

@@ -95,6 +95,14 @@ def test_what_begins_with_a_secret_takes_nobody_without_a_proof_in_any_run() -> 
     assert marks.begin().requires_proof, "though it has heard of nothing yet"
 
 
+def test_a_mark_that_cannot_be_written_holds_for_the_run() -> None:
+    broker = Broker(proves_brokers=True)
+    broker.vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.path.endswith("proving") else None
+    broker.start()
+    assert "proving" not in broker.memory.list("")
+    assert broker.node.access.brokers_prove
+
+
 def test_a_cluster_that_gets_a_secret_asks_for_proofs_once_all_have_given_theirs() -> None:
     marks = Marks(has_data=True)
     marks.proven = {2}
