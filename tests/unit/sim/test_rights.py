@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 from penstock.access.handshake import Principal
@@ -20,25 +18,14 @@ from penstock.messages import (
 )
 from penstock.sim import looks
 from penstock.sim.broker import SimBroker
-from penstock.sim.clients import SLOTS
 from penstock.sim.logins import ADMIN, APP
-from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.rights import Rights
 from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
+from tests.unit.sim.guarded_world import world
 
 DONE = MetadataResponse(brokers=(), streams=())
 DENIED = RemoteError(ErrorCode.NOT_AUTHORIZED, "no rule allows it")
 STREAM_ID = 5
-
-
-@cache
-def world() -> World:
-    """One with users that has run for a while."""
-    operations = (Operation(1, Act.RULE, 0, 3),)
-    made = World(make_plan(1, 1, SLOTS)._replace(end_us=4_000_000, operations=operations, faults=()))
-    assert not made.run().error
-    return made
 
 
 @pytest.fixture

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
-from penstock.sim.clients import SLOTS
-from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.ruling import Ruling, _folded
 from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
-
-
-@cache
-def world() -> World:
-    """One with users that has run for a while, and has read `__audit`."""
-    operations = (Operation(1, Act.RULE, 0, 3),)
-    made = World(make_plan(1, 1, SLOTS)._replace(end_us=4_000_000, operations=operations, faults=()))
-    assert not made.run().error
-    return made
+from tests.unit.sim.guarded_world import world
 
 
 @pytest.fixture
