@@ -225,8 +225,9 @@ class EncryptedFile:
         opener = self._known()
         if opener is None:
             opener = self._begin()
-            if tail.end:  # of a file whose header was lost: zeros, as it was seen
+            if tail.end:  # of a file whose header was lost: zeros, as it was seen, and as a crash would leave it
                 self._extend(tail.end)
+                self._inner.sync()
                 tail = self._writable()
         rest = memoryview(data).cast("B")
         if not rest:
@@ -420,7 +421,19 @@ class _Blocks:
         return None
 
     def following(self, number: int) -> tuple[int | None, int]:
-        """The next whole block behind that one, and its first plain byte."""
+        """The next whole block behind that one, and its first plain byte.
+
+        One that begins behind the one after it was cut off: a crash has left it, and not what took its place.
+        """
+        found, begin = self._next(number)
+        while found is not None:
+            after, after_begin = self._next(found)
+            if after is None or after_begin >= begin:
+                break
+            found, begin = after, after_begin
+        return found, begin
+
+    def _next(self, number: int) -> tuple[int | None, int]:
         for behind in range(number + 1, self.count):
             if (begin := self.begin(behind)) is not None:
                 return behind, begin

@@ -430,3 +430,23 @@ def test_what_is_written_again_after_a_sync_that_failed_is_there_with_the_header
     file.sync()
     after = memory.crash_clone(Keep.SYNCED)
     assert all_of(encrypted(after).open("f.secret")) == rows
+
+
+def test_a_block_that_a_crash_has_left_behind_a_cut_counts_no_more() -> None:
+    """Its place was taken by one that begins before it, and of what was written there a crash kept the last alone."""
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    rows = b"r" * (form.PLAIN_BYTES_MAX - 36)  # so that the last byte of the first block is to go
+    file.write_at(0, rows + b"x")
+    file.write_at(len(rows) + 1, b"behind" * 90)
+    file.sync()
+    raw = memory.open("f.secret")
+    second = form.AREA_BYTES + form.BLOCK_BYTES
+    old = raw.read_at(second, form.BLOCK_BYTES)
+    file.truncate(len(rows))
+    raw.write_at(second, old[:600])
+    again = encrypted(memory).open("f.secret")
+    assert again.size() == len(rows)
+    assert again.read_at(0, len(rows) + 600) == rows
+    again.write_at(len(rows), b"new")
+    assert again.read_at(len(rows) - 2, 600) == b"rrnew"
