@@ -18,6 +18,7 @@ from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, StreamId
+from penstock.base.staged import plan_mark, plan_offset
 from penstock.cli.app import app
 from penstock.client import staged_runs
 from penstock.client.staged_runs import Run
@@ -168,6 +169,26 @@ async def test_another_attempt_goes_on_by_the_plan_of_the_first(
     assert done == (None, 15, 15, False, False)
     assert await stored(client, name) == list(range(15))
     assert await client.staging.publish(name, second, query_id=query, batch_id=0) == (None, None, None, True, False)
+
+
+async def test_a_plan_is_not_taken_for_one_that_lay_at_its_offset(
+    client: aio.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power loss took a plan of which a piece was published, and another attempt's was staged in its place."""
+    monkeypatch.setattr(limits, "BATCH_ROWS_MAX", 4)
+    name = await with_stream(client)
+    query = uuid4()
+    staged = [await client.staging.stage(name, rows(*range(3 * number, 3 * number + 3))) for number in range(3)]
+    info = await client.stream(name)
+    holder = StreamId(staged[0].staged_stream_id)
+    run = Run(client._link, info.stream_id, PartitionId(0), holder, query.bytes, 0, float("inf"))
+    pieces = staged_runs._pieces([batch for one in staged for batch in one.batches])
+    there = await run._write_plan(pieces)
+    lost = plan_mark(plan_offset(there), pieces[0][0].leader_epoch + 1)
+    await run._ask(pieces[0], 0, lost, is_last=False)
+    with pytest.raises(penstock.StagedLost, match="where something else is by now"):
+        await client.staging.publish(name, staged, query_id=query, batch_id=0)
+    assert await stored(client, name) == [0, 1, 2]
 
 
 async def test_the_blocking_face_does_the_same(broker: BrokerProcess, client: aio.Client) -> None:

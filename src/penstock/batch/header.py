@@ -91,4 +91,4 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     producer_epoch: int = 0
     producer_sequence: int = 0
     run_id: bytes = NO_RUN  # with one, the epoch above is the number of a piece, and the sequence that of a batch
-    run_plan: int = 0  # where the plan of its pieces is, counted from 1; 0: it has none
+    run_plan: int = 0  # one more than the mark of the plan of its pieces; 0: it has none

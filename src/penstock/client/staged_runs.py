@@ -16,7 +16,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.base.staged import staged_subject
+from penstock.base.staged import is_plan, plan_mark, plan_offset, staged_subject
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.client import batches
@@ -165,17 +165,18 @@ class Run:
         return answer
 
     async def _write_plan(self, pieces: Sequence[Sequence[StagedBatch]]) -> int:
-        """Where it is; it is committed before a piece names it."""
+        """Its mark; it is committed before a piece names it."""
         subject = partition_subject(staged_subject(self._stream_id), self._partition)
         value = msgspec.msgpack.encode(_Plan(self._query_id, self._batch_id, tuple(map(tuple, pieces))))
         group = Group.of([subject.encode()], [value])
         message, _ = codec.encode(group, 0, 1, base_offset=0, timestamp_us=0, leader_epoch=0)
         request = StageRequest(stream_id=self._holder_id, partition=self._partition, is_plan=True)
         answer, _ = await until_taken(self._link, request, StageResponse, self._deadline_s, message)
-        return int(answer.base_offset)
+        return plan_mark(answer.base_offset, answer.leader_epoch)
 
-    async def _read_plan(self, offset: int) -> list[tuple[StagedBatch, ...]]:
+    async def _read_plan(self, mark: int) -> list[tuple[StagedBatch, ...]]:
         """By which another attempt has begun. StagedLost: it is gone, so nobody can go on."""
+        offset = plan_offset(mark)
         request = GetRequest(stream_id=self._holder_id, partition=self._partition, offset=Offset(offset))
         text = f"another attempt has published a part of this batch, by a plan at {offset} of what is staged"
         try:
@@ -190,7 +191,8 @@ class Run:
             plan = msgspec.msgpack.decode(found.value or b"", type=_Plan)
         except (msgspec.DecodeError, UnicodeDecodeError):
             plan = None
-        if plan is None or (plan.query_id, plan.batch_id) != (self._query_id, self._batch_id):
+        is_it = is_plan(mark, codec.read_header(raw).leader_epoch)
+        if plan is None or not is_it or (plan.query_id, plan.batch_id) != (self._query_id, self._batch_id):
             raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, where something else is by now")
         return list(plan.pieces)
 

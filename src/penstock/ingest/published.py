@@ -31,7 +31,7 @@ from penstock.batch.header import ENDS_RUN, OF_RUN, BatchHeader
 
 
 class Piece(NamedTuple):
-    """What somebody wants published; `plan` is one more than the offset of its plan, 0 without one."""
+    """What somebody wants published; `plan` is one more than the mark of its plan, 0 without one."""
 
     query_id: bytes
     batch_id: int

@@ -77,7 +77,7 @@ class PublishStagedRequest(Request, frozen=True, kw_only=True):
     """Append these rows, in this order, as one batch: a piece of the run of a query's batch, unless it is there.
 
     Batches of a query rise, pieces are counted from 0. A run of more than one piece has a plan: a row that was staged
-    in the same partition and says what all its pieces are; each piece names its offset.
+    in the same partition and says what all its pieces are; each piece names its mark (`base.staged`).
     """
 
     stream_id: StreamIdField

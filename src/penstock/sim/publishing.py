@@ -22,6 +22,7 @@ from itertools import groupby
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.base.staged import is_plan, plan_mark, plan_offset
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.hot.group import Group
@@ -207,7 +208,7 @@ class Publishing:
         data = _batch([partition_subject(holder.subject, attempt.query.partition).encode()], [value])
 
         def staged(response: StageResponse) -> None:
-            attempt.plan = int(response.base_offset)
+            attempt.plan = plan_mark(response.base_offset, response.leader_epoch)
             self._publish(attempt)
 
         self._ask_to_stage(attempt, data, staged, is_plan=True)
@@ -303,13 +304,14 @@ class Publishing:
 
     def _read_plan(self, attempt: _Attempt) -> None:
         assert attempt.plan is not None
-        offset = attempt.plan
+        mark, offset = attempt.plan, plan_offset(attempt.plan)
 
         def done(response: Response | RemoteError | None, raw: bytes) -> None:
             self._trace(f"the plan: {kind_of(response)}")
             if isinstance(response, GetResponse):
                 rows = Rows(raw)
-                value = rows.values[rows.offsets.index(offset)]
+                row = rows.offsets.index(offset)
+                value = rows.values[row] if is_plan(mark, rows.epochs[row]) else b"another one"
                 attempt.values, attempt.ranges = self._plans.get(value, ([], []))
                 if len(attempt.ranges) > attempt.piece:
                     self._publish(attempt)
