@@ -100,7 +100,6 @@ class _Tail(NamedTuple):
     place: int  # in the file
     block: int  # the number of the block there
     block_begin: int  # its first plain byte; -1: it has no header yet, and what lies before `place` is not to be used
-    is_torn: bool = False  # what a crash has left, or damage, lies behind the last whole record
 
 
 _NEW = _Tail(0, AREA_BYTES, 0, -1)
@@ -176,7 +175,7 @@ class EncryptedFile:
             return self._tail
         opener = self._known()
         if opener is None:
-            return _Tail(max(0, self._inner.size() - AREA_BYTES), AREA_BYTES, 0, -1, is_torn=self._header_is_lost)
+            return _Tail(max(0, self._inner.size() - AREA_BYTES), AREA_BYTES, 0, -1)
         return _tail(opener, self._inner)
 
     # Writing
@@ -246,7 +245,7 @@ class EncryptedFile:
             tail = _begin_block(opener, tail, pieces)
         elif _place_of(tail.block + 1) - tail.place < OVERHEAD_BYTES + min(1, len(data)):
             tail = _begin_block(opener, tail._replace(block=tail.block + 1), pieces)
-        end, place, number, begin, _ = tail
+        end, place, number, begin = tail
         taken = min(len(data), _place_of(number + 1) - place - OVERHEAD_BYTES)
         pieces += opener.seal(end, end - begin, self._vfs.random(form.NONCE_BYTES), data[:taken])
         return _Tail(end + taken, place + OVERHEAD_BYTES + taken, number, begin), taken
@@ -276,14 +275,14 @@ class EncryptedFile:
         if length == 0:
             # Its key stays: a header that were written anew would be lost with a crash.
             self._drop_header()
-            self._inner.truncate(0 if opener is None else AREA_BYTES)
+            self._drop(0 if opener is None else AREA_BYTES)
             self._tail = _NEW
         elif length > tail.end:
             self._extend(length)
         elif opener is None:
             self._inner.truncate(AREA_BYTES + length)
             self._tail = tail._replace(end=length)
-        elif length == tail.end and not tail.is_torn:
+        elif length == tail.end:
             self._inner.truncate(tail.place)  # what a write has left that failed
         else:
             self._cut(opener, length)
@@ -303,11 +302,16 @@ class EncryptedFile:
                 # An earlier cut of the same record stays until the new one is on the disk.
                 place = walked.place if is_mid else kept[-1].place_end
                 tail = _Tail(end, _place_of(number) + place, number, begin)
-        self._inner.truncate(tail.place)
+        self._drop(tail.place)
         self._tail = tail
         if is_mid:
             self._say_cut(opener, tail)
         self._extend(length)
+
+    def _drop(self, place: int) -> None:
+        """What lies behind there, for good: else a crash leaves blocks of it among those that take their places."""
+        self._inner.truncate(place)
+        self._inner.sync()
 
     def _say_cut(self, opener: form.Opener, tail: _Tail) -> None:
         """Write that the file ends there: as a record, and as the begin of a block so far behind it that what takes
@@ -421,19 +425,7 @@ class _Blocks:
         return None
 
     def following(self, number: int) -> tuple[int | None, int]:
-        """The next whole block behind that one, and its first plain byte.
-
-        One that begins behind the one after it was cut off: a crash has left it, and not what took its place.
-        """
-        found, begin = self._next(number)
-        while found is not None:
-            after, after_begin = self._next(found)
-            if after is None or after_begin >= begin:
-                break
-            found, begin = after, after_begin
-        return found, begin
-
-    def _next(self, number: int) -> tuple[int | None, int]:
+        """The next whole block behind that one, and its first plain byte."""
         for behind in range(number + 1, self.count):
             if (begin := self.begin(behind)) is not None:
                 return behind, begin
@@ -486,7 +478,7 @@ def _tail(opener: form.Opener, file: File) -> _Tail:
         number -= 1
     if number < 0:
         torn = max(0, blocks.size - AREA_BYTES)
-        return _NEW if not torn else _Tail(torn, blocks.size, blocks.count, -1, is_torn=True)
+        return _NEW if not torn else _Tail(torn, blocks.size, blocks.count, -1)
     assert begin is not None
     walked = form.walk(opener, begin, blocks.data(number))
     place = _place_of(number) + walked.place
@@ -495,7 +487,7 @@ def _tail(opener: form.Opener, file: File) -> _Tail:
             return _Tail(begin + walked.end, place, number + 1, -1)
         return _Tail(begin + walked.end, place, number, begin)
     # The next record goes into a block of its own, so that its place says where it begins.
-    return _Tail(begin + walked.end + blocks.size - place, blocks.size, blocks.count, -1, is_torn=True)
+    return _Tail(begin + walked.end + blocks.size - place, blocks.size, blocks.count, -1)
 
 
 def _place_of(number: int) -> int:

@@ -104,7 +104,7 @@ class Opener(NamedTuple):
         if len(header) < BLOCK_HEADER_BYTES:
             return None
         crc, begin = _BLOCK.unpack_from(header)
-        if begin > number * PLAIN_BYTES_MAX:  # more than can lie before it
+        if begin > number * BLOCK_BYTES:  # more than can lie before it, be it zeros for what a crash has left
             return None
         return int(begin) if crc == crc32c(_BLOCK_CRC_OF.pack(self.file_id, number, begin)) else None
 

@@ -432,21 +432,28 @@ def test_what_is_written_again_after_a_sync_that_failed_is_there_with_the_header
     assert all_of(encrypted(after).open("f.secret")) == rows
 
 
-def test_a_block_that_a_crash_has_left_behind_a_cut_counts_no_more() -> None:
-    """Its place was taken by one that begins before it, and of what was written there a crash kept the last alone."""
+@pytest.mark.parametrize("length", [0, 700, form.PLAIN_BYTES_MAX])
+def test_blocks_that_were_cut_off_do_not_come_back_among_those_in_their_places(length: int) -> None:
+    """Whatever a crash keeps of what was written since: a cut is on the disk before anything follows it."""
     memory = MemoryVfs()
     file = encrypted(memory).open("f.secret", create=True)
-    rows = b"r" * (form.PLAIN_BYTES_MAX - 36)  # so that the last byte of the first block is to go
-    file.write_at(0, rows + b"x")
-    file.write_at(len(rows) + 1, b"behind" * 90)
+    file.write_at(0, b"r" * length)
+    end = memory.open("f.secret").size()
+    file.write_at(length, b"behind" * 50_000)
     file.sync()
-    raw = memory.open("f.secret")
-    second = form.AREA_BYTES + form.BLOCK_BYTES
-    old = raw.read_at(second, form.BLOCK_BYTES)
-    file.truncate(len(rows))
-    raw.write_at(second, old[:600])
+    memory.sync_dir("")
+    file.truncate(length)
+    assert memory.crash_clone(Keep.SYNCED).open("f.secret").size() == end
+
+
+def test_what_comes_behind_the_zeros_of_a_file_without_its_header_is_found() -> None:
+    """They count for as many as there are bytes of blocks: a block behind them begins later than another can."""
+    memory = MemoryVfs()
+    raw = memory.open("f.secret", create=True)
+    raw.write_at(0, bytes(form.AREA_BYTES + 3 * form.BLOCK_BYTES))
+    file = encrypted(memory).open("f.secret")
+    size = file.size()
+    file.write_at(size, b"more")
     again = encrypted(memory).open("f.secret")
-    assert again.size() == len(rows)
-    assert again.read_at(0, len(rows) + 600) == rows
-    again.write_at(len(rows), b"new")
-    assert again.read_at(len(rows) - 2, 600) == b"rrnew"
+    assert again.size() == file.size() == size + 4
+    assert again.read_at(size - 1, 9) == b"\0more"
