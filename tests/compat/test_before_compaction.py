@@ -45,6 +45,7 @@ def test_it_is_altered_once_and_offsets_stay() -> None:
     assert index_of(third) - index_of(again) == index_of(again) - index  # what every start comes to
 
 
+@needs_time
 @pytest.mark.parametrize("keep", KEPT)
 def test_a_power_loss_at_any_operation_of_the_first_start(keep: Keep) -> None:
     random = Random(1)

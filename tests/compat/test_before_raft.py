@@ -16,6 +16,7 @@ from penstock.node.bootstrap import IMPORTED_PATH
 from penstock.vfs.faulty import CHANGES, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.compat.golden_directories import left_by
+from tests.extent import needs_time
 from tests.old_journal import content
 from tests.unit.node.harness import Broker
 
@@ -59,6 +60,7 @@ def test_streams_logs_and_epochs_are_taken_over() -> None:
     assert again.stream("orders").partitions[0].leader_epoch == epochs + 1
 
 
+@needs_time
 @pytest.mark.parametrize("keep", KEPT)
 def test_a_power_loss_at_any_operation_of_it_loses_nothing(keep: Keep) -> None:
     random = Random(1)

@@ -27,6 +27,7 @@ from penstock.client.users import password_credential, rule
 from penstock.metadata import since
 from penstock.metadata.commands import Command
 from tests.broker_process import DEADLINE_S, BrokerProcess, broker_environment, eventually
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
 
 OLDER = Path(__file__).parent / "older"
@@ -112,6 +113,7 @@ async def make_administrator(client: aio.Client) -> None:
     await client.users.create("ann", password_credential(PASSWORD), rules=[rule("admin")])
 
 
+@needs_time
 async def test_brokers_are_upgraded_one_by_one_under_load(cluster: ClusterProcesses) -> None:
     await cluster.all_live()
     async with cluster.client(1) as client:
@@ -138,6 +140,7 @@ async def test_brokers_are_upgraded_one_by_one_under_load(cluster: ClusterProces
         assert versions == {penstock.__version__}
 
 
+@needs_time
 async def test_what_is_new_can_be_used_once_all_are_upgraded(cluster: ClusterProcesses) -> None:
     await cluster.all_live()
     # A user needs brokers that know each other; those of the version before have no such setting.
@@ -157,6 +160,7 @@ async def test_what_is_new_can_be_used_once_all_are_upgraded(cluster: ClusterPro
         await client.create_stream("orders", "orders.>", replicas=3)
 
 
+@needs_time
 async def test_a_broker_that_goes_back_finds_all_as_long_as_nothing_new_was_used(
     cluster: ClusterProcesses, older: Path
 ) -> None:
@@ -177,6 +181,7 @@ async def test_a_broker_that_goes_back_finds_all_as_long_as_nothing_new_was_used
         await check(client, "orders", sent)
 
 
+@needs_time
 def test_a_broker_that_goes_back_is_told_what_it_does_not_know(tmp_path: Path, older: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", "--auth", environment={"PENSTOCK_ADMIN_PASSWORD": PASSWORD})
     try:
@@ -210,6 +215,7 @@ def use(server: str, environment: dict[str, str]) -> dict[str, Any]:
     return told
 
 
+@needs_time
 @pytest.mark.parametrize("is_older_client", [True, False], ids=["an-older-client", "an-older-cluster"])
 async def test_a_client_uses_a_cluster_of_the_other_version(
     tmp_path: Path, older: Path, *, is_older_client: bool

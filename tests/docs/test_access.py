@@ -12,11 +12,13 @@ from textwrap import dedent
 
 from penstock import aio
 from tests.broker_process import running_broker
+from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/access.md").read_text(encoding="utf-8")
 
 
+@needs_time
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     said = {}
     with running_broker(tmp_path / "penstock-data", "--auth") as broker:

@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.broker_process import BrokerProcess, broker_environment
+from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/encryption.md").read_text(encoding="utf-8")
@@ -58,6 +59,7 @@ def reader(tmp_path: Path):
     made.broker.end()
 
 
+@needs_time
 def test_the_page_does_what_it_says(reader: Reader) -> None:
     for language, text in BLOCKS:
         if language == "sh":
@@ -78,6 +80,7 @@ def test_the_page_does_what_it_says(reader: Reader) -> None:
     assert os.stat(reader.folder / "penstock.keys").st_mode & 0o777 == 0o600
 
 
+@needs_time
 def test_the_config_of_such_a_stream_says_so(reader: Reader) -> None:
     for line in ("penstock keys new --file penstock.keys", "penstock serve --encryption-keys-file penstock.keys"):
         reader.do(line)

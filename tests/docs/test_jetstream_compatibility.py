@@ -24,6 +24,7 @@ from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableEr
 
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker
+from tests.extent import needs_time
 
 PAGE = Path(__file__).parents[2] / "docs/reference/jetstream-compatibility.md"
 GO = Path(__file__).parents[1] / "compat/go"
@@ -275,6 +276,7 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
+@needs_time
 async def test_nats_go(go_program: Path, tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

@@ -15,6 +15,7 @@ from penstock.broker.config import load
 from penstock.broker.machine import planned
 from penstock.broker.settings import SETTINGS
 from tests.broker_process import BrokerProcess, broker_environment
+from tests.extent import needs_time
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/many-cores.md").read_text(encoding="utf-8")
 LINES = [
@@ -34,6 +35,7 @@ def flags_of(line: str) -> dict[str, object]:
     return flags
 
 
+@needs_time
 def test_its_commands_work(tmp_path: Path) -> None:
     assert "penstock serve --brokers 4" in LINES
     (shown,) = [ready for line in LINES if (ready := parse_ready(line)) is not None]

@@ -11,6 +11,7 @@ from textwrap import indent
 import penstock
 from tests.broker_process import running_broker
 from tests.docs.test_consumer_groups import run
+from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/message-ttl.md").read_text(encoding="utf-8")
@@ -47,6 +48,7 @@ def run_page(page: str, folder: Path) -> tuple[list[str], list[penstock.Message]
         return said, found, run(broker.client_address, "-m", "penstock", "stream", "show", stream, "--json")
 
 
+@needs_time
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     said, found, shown = run_page(PAGE, tmp_path / "data")
     assert said[2] == "2\n"

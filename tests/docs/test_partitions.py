@@ -10,10 +10,12 @@ import pytest
 from tests.broker_process import running_broker
 from tests.docs.test_consumer_groups import run as run_program
 from tests.docs.test_verify import run
+from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@needs_time
 @pytest.mark.parametrize(
     ("page", "said"),
     [

@@ -9,12 +9,14 @@ from textwrap import dedent
 
 import penstock
 from tests.docs.test_consumer_groups import run
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/read-replicas.md").read_text(encoding="utf-8")
 
 
+@needs_time
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()

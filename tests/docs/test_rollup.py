@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 
 from tests.docs.test_message_ttl import DOCS, run_page
+from tests.extent import needs_time
 
 PAGE = (DOCS / "how-to/rollup.md").read_text(encoding="utf-8")
 
 
+@needs_time
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     said, found, shown = run_page(PAGE, tmp_path / "data")
     assert said[4] == "4\n"

@@ -16,6 +16,7 @@ import pytest
 from penstock.broker import tls_settings
 from penstock.node import audit
 from tests.broker_process import BrokerProcess, broker_environment, running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,7 @@ class Place:
             yield started
 
 
+@needs_time
 def test_a_cluster_as_on_the_page_holds_what_it_says(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.run(SECRETS)

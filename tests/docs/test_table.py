@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tests.broker_process import running_broker
 from tests.docs.test_consumer_groups import run
+from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/table.md").read_text(encoding="utf-8")
 
 
+@needs_time
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     first, *others = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(others) == 2

@@ -17,6 +17,7 @@ from penstock.broker.config import load
 from penstock.broker.settings import SETTINGS
 from penstock.cli.app import app
 from tests.broker_process import broker_environment, running_broker
+from tests.extent import needs_time
 from tests.metrics_page import get, url_of
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/tls.md").read_text(encoding="utf-8")
@@ -51,6 +52,7 @@ def serving(words: list[str], folder: Path) -> list[str]:
     return [str(folder / word) if "/" in word else word for word in words[2:]]
 
 
+@needs_time
 def test_what_is_tried_works(tmp_path: Path) -> None:
     run(lines("penstock certs")[0], tmp_path)
     open_line, shown_line, strict_line = (words for words in lines("penstock serve") if "--cluster" not in words)

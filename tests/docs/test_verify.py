@@ -12,6 +12,7 @@ from pathlib import Path
 import penstock
 from penstock.vfs.real import RealVfs
 from tests.broker_process import running_broker
+from tests.extent import needs_time
 from tests.logs import append, open_log, save
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,6 +45,7 @@ def run(folder: Path, line: str, server: str = "") -> subprocess.CompletedProces
     )
 
 
+@needs_time
 def test_the_commands_on_files_do_what_they_say(tmp_path: Path) -> None:
     for name in ("penstock-data", "disks/1", "disks/2", "disks/3"):
         write_disk(tmp_path / name)
@@ -67,6 +69,7 @@ def test_the_commands_on_files_do_what_they_say(tmp_path: Path) -> None:
     assert re.sub(r"[0-9a-f]{8}|\d+", "N", shown_line) == re.sub(r"[0-9a-f]{8}|\d+", "N", promised)
 
 
+@needs_time
 def test_the_commands_on_streams_do_what_they_say(tmp_path: Path) -> None:
     commands, *_ = re.findall(r"```sh\n((?:penstock verify.*\n)+)```", PAGE)
     with running_broker(tmp_path / "data") as broker:

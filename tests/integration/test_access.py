@@ -21,6 +21,7 @@ from penstock.client.users import nkey_credential, password_credential, rule, to
 from penstock.messages import AuthenticateRequest, HelloRequest, MetadataRequest, PeerHelloRequest, RaftRequest
 from penstock.wire.bodies import refusal_in
 from tests.broker_process import BrokerProcess, eventually, running_nats
+from tests.extent import needs_time
 from tests.integration.guarded import PASSWORD, guarded_broker, logged_in
 from tests.integration.raw_client import RawClient, raw_client
 
@@ -33,6 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
+@needs_time
 async def test_the_first_start_makes_an_administrator_whose_password_only_its_owner_reads(broker) -> None:
     file = broker.data_dir / "admin.credentials"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -48,6 +50,7 @@ async def test_the_first_start_makes_an_administrator_whose_password_only_its_ow
         assert [one.name for one in await client.streams() if not one.config.is_internal] == ["orders"]
 
 
+@needs_time
 @pytest.mark.parametrize(
     "credentials",
     [
@@ -66,6 +69,7 @@ async def test_who_shows_nothing_or_what_is_wrong_is_not_let_in(broker, credenti
             pass
 
 
+@needs_time
 async def test_each_way_to_log_in(broker, tmp_path) -> None:
     token = token_credential("bob")
     public_key = NkeyClient(NKEY_SEED, "").public_key
@@ -106,6 +110,7 @@ async def test_what_a_user_may_counts_from_when_the_call_returns(broker) -> None
         assert (await admin.offsets("orders", "latest")).offset == 1
 
 
+@needs_time
 async def test_who_has_lost_his_credential_logs_in_anew_or_not_at_all(broker, tmp_path) -> None:
     file = tmp_path / "bob"
     file.write_text(f"bob:{PASSWORD}\n")
@@ -123,6 +128,7 @@ async def test_who_has_lost_his_credential_logs_in_anew_or_not_at_all(broker, tm
                 await bob.streams()
 
 
+@needs_time
 @pytest.mark.parametrize("found", ["", "bob", "bob:sec", None])
 async def test_a_file_of_credentials_that_is_being_written_is_read_again(broker, tmp_path, found) -> None:
     file = tmp_path / "bob"
@@ -293,6 +299,7 @@ def test_users_and_rules_from_the_command_line(broker, tmp_path) -> None:
     assert penstock(broker, "user", "delete", "billing", "--yes").returncode == 0
 
 
+@needs_time
 async def test_an_authenticated_broker_may_listen_beyond_this_machine(tmp_path) -> None:
     with running_nats(tmp_path / "nats") as server:
         bare = BrokerProcess(tmp_path / "bare", nats=server.url)

@@ -14,6 +14,7 @@ from penstock.base.errors import ErrorCode, PenstockError
 from penstock.client.users import password_credential, rule, token_credential
 from penstock.messages import FetchRequest
 from tests.broker_process import eventually, running_broker
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.guarded import ADMIN, PASSWORD, SECRET, in_cluster, logged_in
 
@@ -41,6 +42,7 @@ async def test_a_cluster_goes_by_a_rule_on_all_brokers_at_once(tmp_path) -> None
                 await bob.close()
 
 
+@needs_time
 async def test_a_cluster_goes_on_when_a_broker_is_killed(tmp_path) -> None:
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
         cluster.log_in(Credentials.password("admin", PASSWORD))
@@ -56,6 +58,7 @@ async def test_a_cluster_goes_on_when_a_broker_is_killed(tmp_path) -> None:
             assert values == [b"1", b"2"]
 
 
+@needs_time
 async def test_a_broker_with_another_secret_is_not_let_in(tmp_path) -> None:
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
         cluster.log_in(Credentials.password("admin", PASSWORD))
@@ -74,6 +77,7 @@ async def test_a_broker_with_another_secret_is_not_let_in(tmp_path) -> None:
             stranger.end()
 
 
+@needs_time
 async def test_a_cluster_in_which_nobody_had_to_gets_its_first_user(tmp_path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")
@@ -93,6 +97,7 @@ async def test_a_cluster_in_which_nobody_had_to_gets_its_first_user(tmp_path) ->
         await cluster.in_sync("orders", {1, 2, 3}, 1)
 
 
+@needs_time
 async def test_nobody_is_made_a_user_where_brokers_could_not_go_on(tmp_path) -> None:
     with running_cluster(tmp_path, 3) as cluster:
         await cluster.all_live()
@@ -103,6 +108,7 @@ async def test_nobody_is_made_a_user_where_brokers_could_not_go_on(tmp_path) -> 
             assert not (await anybody.users.all()).is_guarded
 
 
+@needs_time
 async def test_brokers_of_one_machine_draw_a_secret_of_their_own(tmp_path) -> None:
     with running_broker(tmp_path / "data", "--brokers", "3", "--auth") as machine:
         file = tmp_path / "data" / "admin.credentials"
@@ -112,6 +118,7 @@ async def test_brokers_of_one_machine_draw_a_secret_of_their_own(tmp_path) -> No
             await admin.append("orders", [{"subject": "orders.eu", "value": b"1"}])
 
 
+@needs_time
 async def test_whichever_broker_is_asked_a_user_makes_no_more_streams_than_it_may(tmp_path) -> None:
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
         cluster.log_in(Credentials.password("admin", PASSWORD))
@@ -136,6 +143,7 @@ async def test_whichever_broker_is_asked_a_user_makes_no_more_streams_than_it_ma
             assert bob.streams == 4
 
 
+@needs_time
 async def test_a_broker_that_has_just_started_says_of_nobody_that_he_is_not_there(tmp_path) -> None:
     """It has users in its snapshot or its log, and nobody tells it what became of them."""
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
@@ -177,6 +185,7 @@ SMALL_LOG = (  # the snapshot of the metadata is older than what happens last
 )
 
 
+@needs_time
 async def test_a_rule_that_is_dropped_again_is_gone_everywhere_when_that_is_said(tmp_path) -> None:
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
         cluster.log_in(Credentials.password("admin", PASSWORD))
@@ -202,6 +211,7 @@ async def test_a_rule_that_is_dropped_again_is_gone_everywhere_when_that_is_said
             await asyncio.gather(waiting, again)
 
 
+@needs_time
 @pytest.mark.parametrize("has_users_before", [True, False])
 async def test_a_broker_that_starts_serves_nobody_by_what_is_past(tmp_path, has_users_before) -> None:
     arguments = in_cluster(tmp_path)

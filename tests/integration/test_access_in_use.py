@@ -20,6 +20,7 @@ from penstock.messages import AuthenticateRequest, AuthenticateResponse, FetchRe
 from penstock.wire import decode_response
 from penstock.wire.bodies import refusal_in
 from tests.broker_process import BrokerProcess, eventually
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.guarded import PASSWORD, guarded_broker, in_cluster, logged_in
 from tests.integration.raw_client import RawClient, raw_client
@@ -41,6 +42,7 @@ async def test_quotas_are_kept_with_the_user(broker) -> None:
         assert bob.quotas == Quotas(1 << 20, None, 3)
 
 
+@needs_time
 async def test_who_is_over_a_rate_waits_and_stores_everything_once(broker) -> None:
     rows = [{"subject": "orders.eu", "value": bytes(50_000)} for _ in range(4)]  # some 200 kB
     async with await broker.client() as admin:
@@ -120,11 +122,13 @@ async def test_who_has_gone_away_while_he_waited_for_messages_takes_no_place(bro
             assert (await stays.users.all()).user == "bob"
 
 
+@needs_time
 async def test_programs_go_on_when_the_password_is_rotated_that_their_file_has(broker, tmp_path) -> None:
     async with await broker.client() as admin:
         await _go_on(admin, broker.client_address, tmp_path / "bob", rotations=5)
 
 
+@needs_time
 async def test_so_they_do_with_several_brokers(tmp_path) -> None:
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
         cluster.log_in(Credentials.password("admin", PASSWORD))

@@ -100,6 +100,7 @@ async def test_rows_offsets_times_and_groups_come_back(tmp_path: Path) -> None:
         ]
 
 
+@needs_time
 async def test_the_files_are_plain_arrow(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         await pair.here.create_stream("orders", "orders.*")
@@ -211,6 +212,7 @@ async def test_what_is_killed_goes_on(tmp_path: Path) -> None:
             assert await rows_of(there, name) == await rows_of(here, name)
 
 
+@needs_time
 async def test_a_restore_goes_on_where_some_streams_take_messages_already(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, there, folder = pair.here, pair.there, tmp_path / "backup"
@@ -239,6 +241,7 @@ async def test_a_restore_goes_on_where_some_streams_take_messages_already(tmp_pa
         assert (said, errors.count("left as it is")) == ("", 4)
 
 
+@needs_time
 @pytest.mark.parametrize("compact", [False, True])
 async def test_another_stream_of_that_name_is_not_taken_for_a_restored_one(tmp_path: Path, *, compact: bool) -> None:
     async with two(tmp_path) as pair:
@@ -313,6 +316,7 @@ async def test_nothing_is_mixed(tmp_path: Path) -> None:
         assert "is a backup of cluster" in errors
 
 
+@needs_time
 async def test_empty_partitions_keep_where_they_are(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, there, folder = pair.here, pair.there, tmp_path / "backup"
@@ -381,6 +385,7 @@ async def as_admin(broker: BrokerProcess, *arguments: str, code: int = 0) -> tup
     return await command(broker.client_address, "--credentials", file, *arguments, code=code)
 
 
+@needs_time
 async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -> None:
     folder, token, gone = tmp_path / "backup", token_credential("bob"), token_credential("bob")
     with guarded(tmp_path / "old") as old, guarded(tmp_path / "new") as new:
@@ -463,6 +468,7 @@ async def test_users_are_backed_up_and_restored_where_there_are_no_streams(tmp_p
                 assert f"--users-only makes no streams, so {more[0]} has no meaning" in errors
 
 
+@needs_time
 async def test_what_is_not_in_the_folder_of_a_backup_is_not_read(tmp_path: Path) -> None:
     folder, outside = tmp_path / "backup", tmp_path / "outside"
     with guarded(tmp_path / "old") as old:
@@ -496,6 +502,7 @@ async def test_what_is_not_in_the_folder_of_a_backup_is_not_read(tmp_path: Path)
         await verify(tmp_path / "elsewhere")
 
 
+@needs_time
 async def test_a_run_that_has_waited_goes_by_what_the_one_before_has_written(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with running_broker(tmp_path / "old") as old:
@@ -548,6 +555,7 @@ async def test_users_are_not_restored_where_nobody_logs_in_nor_out_of_a_damaged_
             assert [one.name for one in await here.users.export()] == ["admin"]
 
 
+@needs_time
 async def test_administrators_are_made_where_somebody_says_so_and_of_a_damaged_backup_nobody_is(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with guarded(tmp_path / "old") as old, guarded(tmp_path / "new") as new:
@@ -611,6 +619,7 @@ async def test_a_backup_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path
         assert "warning" not in errors
 
 
+@needs_time
 async def test_it_is_said_where_what_is_encrypted_is_plain_in_a_backup(tmp_path: Path) -> None:
     keys = tmp_path / "penstock.keys"
     await command("127.0.0.1:1", "keys", "new", "--file", str(keys))

@@ -185,6 +185,7 @@ async def test_the_disk_fills_up_in_the_middle_of_appends(tmp_path: Path) -> Non
                 assert [message.value async for message in client.messages("disk")] == acked
 
 
+@needs_time
 async def test_a_broker_starts_and_serves_reads_on_a_full_disk(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server, small_disk(tmp_path / "disk") as disk:
         if not disk.is_mounted:
@@ -241,6 +242,7 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+@needs_time
 def test_a_port_that_is_in_use(broker: BrokerProcess, tmp_path: Path) -> None:
     second = BrokerProcess(tmp_path / "data")
     second.listen = broker.client_address

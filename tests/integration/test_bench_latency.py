@@ -64,6 +64,7 @@ def test_every_message_is_acked_and_delivered_on_the_clock(
         assert measured.cpu_seconds["consumer"] > 0
 
 
+@needs_time
 def test_a_consumer_can_be_left_out(system: System) -> None:
     load = LatencyLoad(rate_per_s=100.0, seconds=0.1, consumer=False)
     measured = latency_measure("it", system, load)(0)

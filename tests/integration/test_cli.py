@@ -442,6 +442,7 @@ def test_a_broker_of_a_cluster_says_which_one_before_it_is_ready(tmp_path: Path)
             process.kill()
 
 
+@needs_time
 @pytest.mark.parametrize("plain", ["", "1"])
 def test_a_broker_says_in_one_line_that_it_runs_plain(tmp_path: Path, plain: str) -> None:
     with running_broker(tmp_path, environment={"PENSTOCK_PLAIN": plain}) as broker:
@@ -493,6 +494,7 @@ def completed(line: str, server: str) -> list[str]:
     return done.stdout.decode().split()
 
 
+@needs_time
 def test_names_of_streams_are_completed(broker: ReadyLine, stream: str) -> None:
     nobody = "127.0.0.1:1"
     assert completed(f"penstock read {stream[:-3]}", broker.client) == [stream]
@@ -502,6 +504,7 @@ def test_names_of_streams_are_completed(broker: ReadyLine, stream: str) -> None:
         assert completed(line.format(broker.client, stream[:-3]), nobody) == [stream]
 
 
+@needs_time
 def test_names_of_groups_are_completed(broker: ReadyLine, stream: str) -> None:
     group = f"readers-of-{stream}"
     environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
@@ -514,6 +517,7 @@ def test_names_of_groups_are_completed(broker: ReadyLine, stream: str) -> None:
     assert completed(f"penstock group show {group} {stream[:-3]}", broker.client) == [stream]
 
 
+@needs_time
 def test_as_json_a_start_that_fails_says_why_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "penstock.json").write_text("nonsense")
     command = [*PENSTOCK, "serve", "--data-dir", str(tmp_path), "--log-format", "json", "--nats-port", "0"]

@@ -48,6 +48,7 @@ def another(cluster: ClusterProcesses, *not_these: int) -> int:
     return next(number for number in cluster.brokers if number not in not_these)
 
 
+@needs_time
 async def test_a_stream_made_at_any_broker_is_published_to_and_read_at_each(cluster: ClusterProcesses) -> None:
     for number in (1, 2, 3):
         name = f"orders{number}"

@@ -17,6 +17,7 @@ async def copy(broker: BrokerProcess, *arguments: str, code: int = 0) -> tuple[s
     return await command(broker.client_address, "stream", "copy", *arguments, code=code)
 
 
+@needs_time
 async def test_a_copy_has_the_same_rows_at_the_same_places(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("orders", "orders.*", max_age_ms=10**9, partitions=2, partition_by="key")
     for number in range(60):
@@ -81,6 +82,7 @@ async def test_a_stream_that_is_no_copy_keeps_its_retention(broker: BrokerProces
     assert after.config == before.config
 
 
+@needs_time
 async def test_a_copy_that_fails_in_the_midst_gives_retention_back(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("large", "large.*")
     await client.append("large", [{"subject": "large.a", "value": "1"}])

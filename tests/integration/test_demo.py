@@ -118,6 +118,7 @@ def test_the_demo_stops_what_it_started(folder: Path, number: signal.Signals) ->
     assert all(is_free(port) for port in ports(said))
 
 
+@needs_time
 def test_ctrl_c_while_it_publishes_is_quiet_however_often(folder: Path) -> None:
     with started(folder) as process:
         assert process.stdout is not None

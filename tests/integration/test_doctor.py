@@ -21,6 +21,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.nats_credentials import TlsFiles, parse_nats_urls
 from penstock.doctor.permissions import Nats, judge_permissions
 from tests.broker_process import BrokerProcess, NatsProcess, broker_environment, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/nats-permissions.md"
@@ -191,6 +192,7 @@ WRONG = {
 }
 
 
+@needs_time
 @pytest.mark.parametrize("name", WRONG)
 async def test_a_wrong_configuration_is_found(tmp_path: Path, name: str) -> None:
     (right, wrong), expected = WRONG[name]
@@ -215,6 +217,7 @@ async def test_what_is_open_to_other_machines_is_worse(tmp_path: Path) -> None:
     assert results == [["warn", "unknown"], ["fail", "unknown"]]
 
 
+@needs_time
 async def test_what_is_open_on_this_machine_is_worse_where_users_have_to_log_in(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data", "--auth") as broker:
         broker.logged("everybody logs in to Penstock, but not to NATS at nats://127.0.0.1:")
@@ -270,6 +273,7 @@ async def test_nothing_comes_of_looking(tmp_path: Path) -> None:
         assert ("warn", f"who has no credentials {everything}") in told(findings, "NATS permissions")
 
 
+@needs_time
 async def test_a_jetstream_stream_on_the_same_subjects_is_named(tmp_path: Path) -> None:
     store = f'jetstream {{ store_dir: "{tmp_path / "js"}" }}'
     with running_nats(tmp_path / "nats", store) as server, running_broker(tmp_path / "d", nats=server.url) as broker:
@@ -310,6 +314,7 @@ async def test_one_broker_is_well_and_its_machine_is_looked_at(tmp_path: Path) -
         assert f"broker 1, {broker.data_dir}: " in told(findings, "limits")[0][1]
 
 
+@needs_time
 async def test_a_cluster_that_lost_a_broker_is_ill_where_that_shows(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client:
         await client.create_stream("orders", "orders.>", replicas=3)
@@ -328,6 +333,7 @@ async def test_a_cluster_that_lost_a_broker_is_ill_where_that_shows(cluster: Clu
     assert code == 1
 
 
+@needs_time
 async def test_brokers_that_restarted_one_after_the_other_left_no_time_in_which_nobody_listened(
     cluster: ClusterProcesses,
 ) -> None:

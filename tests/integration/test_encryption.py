@@ -81,6 +81,7 @@ async def values(client: aio.Client, stream: str) -> list[bytes]:
     return [value async for batch in client.read(stream) for value in batch.column("value").to_pylist()]
 
 
+@needs_time
 async def test_what_was_published_is_nowhere_on_the_disk_and_there_after_a_kill(broker: BrokerProcess) -> None:
     async with await broker.client() as client:
         await client.create_stream("orders", "orders.>", encryption="aes-256-gcm", segment_bytes=65_536)
@@ -108,6 +109,7 @@ async def test_a_large_fetch_is_the_same_as_of_a_plain_stream(broker: BrokerProc
     assert_hidden(broker.data_dir / "streams" / segments(broker.data_dir, "hidden")[0].parts[-3], rows[7]["value"][:64])
 
 
+@needs_time
 async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touched(
     broker: BrokerProcess, keys: Path, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touche
         assert len(await values(client, "hidden")) == 20
 
 
+@needs_time
 async def test_a_stream_whose_key_was_missing_is_there_once_the_keys_were_read_again(
     broker: BrokerProcess, keys: Path, tmp_path: Path
 ) -> None:
@@ -307,6 +310,7 @@ def in_plain(segment: Path, keys: Path) -> None:
     segment.write_bytes(content)
 
 
+@needs_time
 async def test_a_plain_file_in_the_place_of_an_encrypted_one_is_damage_to_the_broker_and_to_all_tools(
     broker: BrokerProcess, keys: Path
 ) -> None:
@@ -336,6 +340,7 @@ async def test_a_plain_file_in_the_place_of_an_encrypted_one_is_damage_to_the_br
         assert "it is not encrypted, and its stream is" in run("dump", str(segment), *option, code=1)
 
 
+@needs_time
 async def test_a_compacted_compressed_stream_is_encrypted_as_well(broker: BrokerProcess, keys: Path) -> None:
     config = {"compact": True, "dedup_window_ms": None, "segment_bytes": 16_384, "compression": "zstd"}
     async with await broker.client() as client:
@@ -387,6 +392,7 @@ def test_a_file_of_keys_that_others_can_read_is_said(tmp_path: Path, keys: Path)
         broker.logged("holds keys, and others than its owner may use it: chmod 600")
 
 
+@needs_time
 async def test_a_broker_without_keys_makes_no_encrypted_stream_and_restores_none(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ async def _pipeline(victim: RawClient, a: int, b: int) -> None:
     )
 
 
+@needs_time
 @pytest.mark.parametrize("what", FAULTS)
 async def test_an_answer_that_cannot_be_sent_ends_only_its_connection(tmp_path: Path, what: str) -> None:
     call, number = FAULTS[what]

@@ -71,6 +71,7 @@ async def test_where_brokers_share_a_secret_nobody_else_is_one_before_there_are_
             assert await anybody.streams() == []
 
 
+@needs_time
 async def test_who_was_taken_for_a_broker_makes_no_user_once_there_is_one(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with raw_client(broker.client_address) as raw, await broker.client() as anybody:

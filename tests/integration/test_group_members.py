@@ -131,6 +131,7 @@ async def test_partitions_are_shared_handed_over_and_taken_over(client: aio.Clie
     assert len(set(one.seen + other.seen)) == 44
 
 
+@needs_time
 async def test_one_that_finds_nothing_to_do_ends_where_it_does_not_follow(client: aio.Client) -> None:
     await client.create_stream("orders", "orders")
     await append(client, 1, 3)
@@ -156,6 +157,7 @@ async def test_one_that_finds_nothing_to_do_ends_where_it_does_not_follow(client
         await alone.commit({0: 3})
 
 
+@needs_time
 async def test_one_that_does_not_follow_waits_for_what_a_killed_one_holds(
     broker: BrokerProcess, client: aio.Client
 ) -> None:
@@ -184,6 +186,7 @@ async def test_one_that_does_not_follow_ends_where_a_live_one_keeps_all(client: 
             assert idle.positions == {}
 
 
+@needs_time
 async def test_a_killed_consumer_is_followed_by_another_one(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("orders", "orders", partitions=2)
     await append(client, 2, 3)
@@ -278,6 +281,7 @@ async def test_members_go_on_when_their_coordinator_is_killed(tmp_path: Path) ->
             assert [at.lag for at in found] == [0, 0, 0, 0]
 
 
+@needs_time
 async def test_a_consumer_that_is_cancelled_while_partitions_change_hands_goes_on(broker: BrokerProcess) -> None:
     """Whoever waits for the next message for a short time only cancels it anywhere."""
     async with await broker.client() as client, asyncio.timeout(60):

@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 from penstock import Message, MessageNotFound, TimedOut, aio
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess
+from tests.extent import needs_time
 
 
 def moved_key(before: int, after: int) -> str:
@@ -51,6 +52,7 @@ async def test_what_a_leader_refuses_while_its_key_moves_is_sent_again(
     assert [one.value async for one in client.messages(name)] == [b"old", b"new"]
 
 
+@needs_time
 @pytest.mark.parametrize("is_early", [True, False], ids=["before", "afterwards"])
 async def test_a_group_that_begins_with_the_latest_gets_all_that_comes_then(
     broker: BrokerProcess, client: aio.Client, is_early: bool
@@ -82,6 +84,7 @@ async def test_the_last_of_a_key_is_that_of_the_partition_where_it_is_now(
         await client.last("lasts", key="none")
 
 
+@needs_time
 async def test_a_command_that_follows_a_stream_of_one_partition_shows_those_that_are_added(
     broker: BrokerProcess, client: aio.Client
 ) -> None:
@@ -124,6 +127,7 @@ async def test_rows_are_staged_and_published_in_a_partition_that_was_added(
     assert [one.value async for one in client.messages("staged-on", partition=place)] == [b"first", b"v"]
 
 
+@needs_time
 async def test_what_was_refused_once_is_not_denied_where_a_later_try_may_be_stored(
     broker: BrokerProcess, client: aio.Client
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.broker_process import broker_environment, running_broker, running_nats
 from tests.certificates import Authority
 from tests.deployments import compose, dockerfile
+from tests.extent import needs_time
 from tests.integration.clusters import ports_in_a_row
 
 
@@ -33,6 +34,7 @@ ALIVE = [part.strip(' "') for part in IMAGE.strip("[]").split(",")]
 READY = compose()["services"]["penstock-1"]["healthcheck"]["test"][1:]
 
 
+@needs_time
 @pytest.mark.parametrize("tls", [False, True])
 def test_the_checks_of_the_deployments_find_out_how_a_broker_fares(tmp_path: Path, tls: bool) -> None:
     port = ports_in_a_row(1)

@@ -32,7 +32,7 @@ from penstock.base.ids import Offset
 from penstock.messages import APIS, Api, FetchRequest, MetadataRequest
 from penstock.wire import encode_head
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import extent
+from tests.extent import extent, needs_time
 from tests.fuzz.shapes import made_msgpack, maker_of
 from tests.fuzz.targets import TARGETS
 from tests.integration.between import Between
@@ -152,6 +152,7 @@ async def _again_and_again(hostile: Hostile, address: str, seed: int, stop: asyn
     return count
 
 
+@needs_time
 async def test_hostile_clients_of_all_kinds_stall_nobody(tmp_path: Path) -> None:
     stop = asyncio.Event()
     with running_broker(tmp_path / "data") as broker:
@@ -234,6 +235,7 @@ class HostileRelay(Between):
             await writer.drain()
 
 
+@needs_time
 @pytest.mark.parametrize("seed", range(extent(1, 5)))
 async def test_a_hostile_nats_server_takes_nothing_that_was_acked(tmp_path: Path, seed: int) -> None:
     with running_nats(tmp_path / "nats") as nats_server:

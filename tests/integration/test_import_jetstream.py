@@ -134,6 +134,7 @@ async def _end(client: aio.Client, name: str = "many") -> int:
         return 0
 
 
+@needs_time
 async def test_the_switch_loses_nothing_of_publishers_that_wait_for_acks(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 200)
@@ -221,6 +222,7 @@ async def test_what_cannot_be_imported_is_said(tmp_path: Path) -> None:
         assert "another message at sequence 5" in errors
 
 
+@needs_time
 async def test_an_empty_stream_begins_where_jetstream_would_go_on(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 12)
@@ -248,6 +250,7 @@ async def apart(folder: Path, config: str, js_user: str = "", broker_user: str =
                 await connection.close()
 
 
+@needs_time
 async def test_nothing_is_cut_over_where_the_broker_hears_nothing_of_it(tmp_path: Path) -> None:
     async with apart(tmp_path, "") as (jetstream, url):
         await filled(jetstream.js, 20)
@@ -305,6 +308,7 @@ async def test_who_may_not_try_is_told_which_permission_it_takes(tmp_path: Path)
         assert [one.name for one in await jetstream.client.streams()] == ["o"]
 
 
+@needs_time
 async def test_what_was_cut_over_can_be_copied_again_and_says_what_it_is(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 9)
@@ -326,6 +330,7 @@ async def test_what_was_cut_over_can_be_copied_again_and_says_what_it_is(tmp_pat
         assert said == "imported 9 messages of ORDERS; more has it up to 9\n"
 
 
+@needs_time
 async def test_a_switch_that_failed_in_its_midst_goes_on(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 9)

@@ -63,6 +63,7 @@ async def test_messages_to_a_read_only_stream_are_refused(broker: BrokerProcess,
     assert await values(client, "museum") == [b"3"]
 
 
+@needs_time
 async def test_a_sealed_stream_stays_so_when_its_broker_is_killed(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

@@ -181,6 +181,7 @@ async def test_the_embedded_nats_server_dies_with_its_broker_and_comes_back_with
                 assert ack.offset == number + 1
 
 
+@needs_time
 async def test_an_embedded_nats_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         child = int(broker.logged(r"nats-server listens on .* \(process (\d+)\)").group(1))

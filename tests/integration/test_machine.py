@@ -81,6 +81,7 @@ async def in_sync(client: aio.Client, stream: str, expected: set[int]) -> None:
     await eventually(look, f"{expected} are in sync")
 
 
+@needs_time
 async def test_a_broker_that_is_killed_comes_back_and_nothing_acked_is_lost(tmp_path: Path) -> None:
     with machine(tmp_path) as supervisor:
         state = await all_live(supervisor, _ALL)

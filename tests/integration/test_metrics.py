@@ -11,6 +11,7 @@ from penstock import StreamExists
 from penstock.broker.metrics import METRICS as OF_BROKER
 from penstock.node.metrics import METRICS as OF_NODE
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, ports_in_a_row
 from tests.integration.publishers import connected_to
 from tests.metrics_page import Page, get, page_of, url_of
@@ -210,6 +211,7 @@ def test_a_port_that_somebody_chose_is_had_or_the_broker_does_not_start(tmp_path
             broker.end()
 
 
+@needs_time
 def test_two_brokers_on_one_machine_need_no_setting(tmp_path: Path) -> None:
     with running_broker(tmp_path / "one") as one, running_broker(tmp_path / "two") as two:
         assert url_of(one) != url_of(two)
@@ -221,6 +223,7 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
         assert "metrics are at" not in broker.said
 
 
+@needs_time
 async def test_brokers_of_one_machine_take_ports_that_follow(tmp_path: Path) -> None:
     first = ports_in_a_row(2)
     broker = BrokerProcess(tmp_path / "data", "--brokers", "2", "--http", f"127.0.0.1:{first}")

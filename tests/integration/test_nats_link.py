@@ -23,6 +23,7 @@ from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
 from penstock.node.step import Answers
 from tests.broker_process import eventually
+from tests.extent import needs_time
 from tests.nats_servers import TIMEOUT_S, listening, publishing, running_nats
 
 
@@ -438,6 +439,7 @@ def _numbers(taken: bytes, stream_id: int) -> list[int]:
     return [int(number) for number in re.findall(rb"PUB s%d\.(\d+) 1000\r\nx{1000}\r\n" % stream_id, taken)]
 
 
+@needs_time
 async def test_a_server_that_takes_nothing_stops_the_reading_for_a_moment_only() -> None:
     async with _server_that_takes_nothing() as (url, take, _), listening(url) as listener:
         link = listener.link

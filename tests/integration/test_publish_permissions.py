@@ -12,6 +12,7 @@ import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, NatsProcess, running_broker, running_nats
 from tests.cli_process import command
+from tests.extent import needs_time
 
 CONFIG = """
 accounts { APP { users = [
@@ -54,6 +55,7 @@ async def publish(
     return await command(broker.client_address, *arguments, code=code)
 
 
+@needs_time
 async def test_acks_come_to_the_inbox_that_is_named(
     broker: BrokerProcess, server: NatsProcess, client: aio.Client
 ) -> None:
@@ -78,6 +80,7 @@ async def test_a_refused_inbox_is_told_before_anything_is_published(
         await publisher.publish("orders.eu", b"x", ack="none")
 
 
+@needs_time
 async def test_who_is_not_let_in_is_told_so(broker: BrokerProcess, server: NatsProcess, client: aio.Client) -> None:
     _, said = await publish(broker, server, who="shop:wrong", code=1)
     assert "no NATS server answers" not in said
@@ -85,6 +88,7 @@ async def test_who_is_not_let_in_is_told_so(broker: BrokerProcess, server: NatsP
     assert "wrong" not in said
 
 
+@needs_time
 async def test_a_password_comes_from_a_file_and_is_in_no_list_of_processes(
     broker: BrokerProcess, server: NatsProcess, client: aio.Client, tmp_path: Path
 ) -> None:

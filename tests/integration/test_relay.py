@@ -75,6 +75,7 @@ async def with_rows(client: aio.Client, name: str, count: int) -> None:
     await client.append(name, rows)
 
 
+@needs_time
 async def test_subscribers_get_what_is_stored_with_headers_that_say_where_from(
     broker: BrokerProcess, client: aio.Client
 ) -> None:
@@ -151,6 +152,7 @@ async def test_a_loop_is_refused_and_other_streams_are_named(broker: BrokerProce
     assert "has no token 4" in errors
 
 
+@needs_time
 async def test_a_group_goes_on_where_it_was_killed_and_misses_nothing(
     broker: BrokerProcess, client: aio.Client
 ) -> None:
@@ -222,6 +224,7 @@ async def test_a_nats_server_that_restarts_is_waited_for(tmp_path: Path) -> None
                 assert said.startswith("relayed 3,000 messages")
 
 
+@needs_time
 async def test_without_follow_it_goes_on_where_a_killed_one_was(broker: BrokerProcess, client: aio.Client) -> None:
     """The killed one is a member for its session; meanwhile nothing is over."""
     await with_rows(client, "resumed", 1_000)
@@ -238,6 +241,7 @@ async def test_without_follow_it_goes_on_where_a_killed_one_was(broker: BrokerPr
         assert place.lag == 0
 
 
+@needs_time
 async def test_who_holds_what_is_left_is_told(broker: BrokerProcess, client: aio.Client) -> None:
     await with_rows(client, "held", 10)
     async with client.consumer("held", "h", follow=True, session=60.0) as owner:

@@ -29,6 +29,7 @@ from penstock.messages import MetadataRequest
 from penstock.wire import FrameDecoder, encode_request
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.certificates import Authority, Pair
+from tests.extent import needs_time
 from tests.integration.between import Between
 from tests.integration.raw_client import HELLO
 from tests.metrics_page import get, page_of, url_of
@@ -160,6 +161,7 @@ def test_an_unknown_authority_is_named(others: Authority, broker: BrokerProcess)
             penstock.connect(broker.client_address, tls=tls)
 
 
+@needs_time
 @pytest.mark.parametrize(
     ("hosts", "days", "usages", "said"),
     [
@@ -260,6 +262,7 @@ def encrypted(broker: BrokerProcess, authority: Authority) -> ssl.SSLSocket:
     return context.wrap_socket(dialled(broker), server_hostname="127.0.0.1")
 
 
+@needs_time
 async def test_thousands_of_handshakes_that_are_left_keep_nobody_out(
     authority: Authority, broker: BrokerProcess
 ) -> None:
@@ -356,6 +359,7 @@ def serial_in(pair: Pair) -> int:
     return x509.load_pem_x509_certificate(pair.cert.read_bytes()).serial_number
 
 
+@needs_time
 async def test_new_certificates_are_taken_while_clients_come_and_go(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("broker")
@@ -454,6 +458,7 @@ def fingerprint(values: pa.ChunkedArray) -> str:
     return found.hexdigest()
 
 
+@needs_time
 async def test_hundreds_of_megabytes_come_byte_for_byte_also_from_the_disk(
     authority: Authority, broker: BrokerProcess
 ) -> None:

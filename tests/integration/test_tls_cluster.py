@@ -19,6 +19,7 @@ from penstock.messages import HelloRequest, PeerHelloRequest
 from penstock.wire import FrameDecoder, decode_response, encode_checked_request
 from tests.broker_process import running_broker, running_nats
 from tests.certificates import Authority, Pair
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, check, load
 
 _CLIENT_ONLY = (ExtendedKeyUsageOID.CLIENT_AUTH,)
@@ -76,6 +77,7 @@ async def test_replicas_follow_and_take_over_through_tls(tmp_path: Path, monkeyp
                     assert sum([batch.num_rows async for batch in another.read("bulk")]) == 512
 
 
+@needs_time
 async def test_who_is_no_broker_is_not_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, of_clients = Authority(tmp_path / "tls"), Authority(tmp_path / "clients", "client-ca")
     monkeypatch.setenv("PENSTOCK_TLS_CA", str(authority.ca))
@@ -124,6 +126,7 @@ async def refusal_of_peer(address: str, authority: Authority, pair: Pair) -> str
         writer.transport.abort()
 
 
+@needs_time
 async def test_a_broker_of_another_authority_stays_alone_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +158,7 @@ async def test_a_broker_of_another_authority_stays_alone_and_says_why(
             cluster.end()
 
 
+@needs_time
 async def test_a_plain_broker_and_one_with_tls_say_what_is_wrong(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     with running_nats(tmp_path / "nats") as server:
@@ -173,6 +177,7 @@ async def test_a_plain_broker_and_one_with_tls_say_what_is_wrong(tmp_path: Path)
             cluster.end()
 
 
+@needs_time
 def test_a_supervisor_passes_on_that_certificates_are_new(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     pair = authority.issue("machine")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.metrics_page import page_of, url_of
@@ -67,6 +68,7 @@ async def test_a_traced_message_gives_spans_and_no_other_does(tmp_path: Path, du
         assert append.resource["service.instance.id"] == "broker-1"
 
 
+@needs_time
 async def test_what_is_replicated_says_how_many_have_it(tmp_path: Path) -> None:
     with receiving() as receiver, running_nats(tmp_path / "nats") as server:
         cluster = ClusterProcesses(tmp_path, server, 3)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import BrokerProcess, running_broker
+from tests.extent import needs_time
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -52,6 +53,7 @@ def credential_ids(penstock: Run, user: str) -> list[str]:
     return [one["credential_id"] for user_ in users if user_["name"] == user for one in user_["credentials"]]
 
 
+@needs_time
 def test_only_a_credential_that_is_there_is_dropped(penstock: Run) -> None:
     assert penstock("user", "add", "billing", "--token").returncode == 0
     (there,) = credential_ids(penstock, "billing")
@@ -65,6 +67,7 @@ def test_only_a_credential_that_is_there_is_dropped(penstock: Run) -> None:
     assert (nobody.returncode, nobody.stderr) == (1, "Error: there is no user nobody\n")
 
 
+@needs_time
 def test_who_changes_what_he_logs_in_with_hears_that_it_was_done(penstock: Run, tmp_path: Path) -> None:
     """What asked counts no more when it is told."""
     old, new, shown = tmp_path / "old", tmp_path / "new", tmp_path / "pat.credentials"
@@ -81,6 +84,7 @@ def test_who_changes_what_he_logs_in_with_hears_that_it_was_done(penstock: Run, 
     assert (rotated.returncode, rotated.stderr) == (0, "user admin logs in with: password\n")
 
 
+@needs_time
 @pytest.mark.parametrize("secret", [TOKEN, SEED, NAMED])
 def test_a_secret_in_the_place_of_a_file_is_not_repeated(penstock: Run, secret: str) -> None:
     for run in (
@@ -96,6 +100,7 @@ def test_a_secret_in_the_place_of_a_file_is_not_repeated(penstock: Run, secret: 
     assert secret not in nkey.stderr
 
 
+@needs_time
 def test_a_script_gets_rules_and_quotas_by_name(penstock: Run) -> None:
     assert penstock("user", "add", "dora", "--token").returncode == 0
     assert penstock("acl", "add", "dora", "read", "--stream", "orders").returncode == 0
@@ -108,6 +113,7 @@ def test_a_script_gets_rules_and_quotas_by_name(penstock: Run) -> None:
     assert dora["streams"] == 0
 
 
+@needs_time
 def test_a_user_makes_streams_up_to_its_limit_and_is_told_what_to_do_then(penstock: Run) -> None:
     made = penstock("user", "add", "hal", "--token")
     hal = {"PENSTOCK_CREDENTIALS": "", "PENSTOCK_TOKEN": made.stdout.strip()}
@@ -134,6 +140,7 @@ def test_a_user_makes_streams_up_to_its_limit_and_is_told_what_to_do_then(pensto
         assert penstock("stream", "delete", name, "--yes", **hal).returncode == 0
 
 
+@needs_time
 def test_what_somebody_may_not_see_is_not_said_to_be_missing(penstock: Run) -> None:
     token = penstock("user", "add", "eve", "--token").stdout.strip()
     eve = {"PENSTOCK_CREDENTIALS": "", "PENSTOCK_TOKEN": token}
@@ -144,6 +151,7 @@ def test_what_somebody_may_not_see_is_not_said_to_be_missing(penstock: Run) -> N
     assert "that is for administrators, and user 'eve' is none" in refused.stderr
 
 
+@needs_time
 def test_names_of_users_are_completed_for_who_has_logged_in(
     penstock: Run, broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -169,6 +177,7 @@ def test_names_of_users_are_completed_for_who_has_logged_in(
     assert completed("penstock acl add frida read,com") == ["read,commit_offsets"]
 
 
+@needs_time
 def test_who_may_read_some_subjects_reads_these_of_all_partitions(penstock: Run, tmp_path: Path) -> None:
     stream = "shares"
     made = penstock("stream", "create", stream, f"{stream}.>", "--partitions", "2", "--partition-by", "token:2")
@@ -195,6 +204,7 @@ def test_who_may_read_some_subjects_reads_these_of_all_partitions(penstock: Run,
         assert [json.loads(line)["value"] for line in run.stdout.splitlines()] == [*values]
 
 
+@needs_time
 def test_who_reads_a_stream_is_shown_it_and_who_cannot_verify_is_told_why(penstock: Run, tmp_path: Path) -> None:
     assert penstock("stream", "create", "shown", "shown.>").returncode == 0
     (tmp_path / "password").write_text("a password")

@@ -176,6 +176,7 @@ async def test_replicas_that_were_compacted_at_different_times_do_not_differ(tmp
         assert "has let go of" in said.out
 
 
+@needs_time
 async def test_ctrl_c_ends_it_and_a_broker_that_is_away_is_named(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client:
         await client.create_stream("orders", "orders", replicas=3)

@@ -70,6 +70,7 @@ def expected(partitions: int, rows: int) -> Rows:
     return [(partition, offset) for partition in range(partitions) for offset in range(rows)]
 
 
+@needs_time
 def test_each_row_is_there_once_for_every_reader(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def streaming(spark: SparkSession, source: dict[str, Any], sink: dict[str, Any],
     to.trigger(availableNow=True).start().awaitTermination()
 
 
+@needs_time
 def test_who_may_read_one_stream_and_append_to_another_does(
     spark: SparkSession, guarded: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +123,7 @@ def test_who_may_only_what_is_on_a_subject_reads_that(spark: SparkSession, guard
 READS, WRITES = "user '{}' may not read on stream 'orders'", "user '{}' may not append on stream '{}'"
 
 
+@needs_time
 @pytest.mark.parametrize(
     ("run", "user", "says"),
     [
@@ -157,6 +159,7 @@ class _Go:
         return self.guarded.options(self.user, **more)
 
 
+@needs_time
 def test_a_query_that_may_not_ends_with_the_reason(spark: SparkSession, guarded: Guarded, tmp_path: Path) -> None:
     before = guarded.count("big-orders")
     may_read = guarded.options("counting", stream="orders")
@@ -173,6 +176,7 @@ def test_rows_that_say_where_they_go_are_refused_with_the_reason(spark: SparkSes
         rows.write.format("penstock").options(**guarded.options("counting")).mode("append").save()
 
 
+@needs_time
 def test_who_cannot_log_in_is_told_why(spark: SparkSession, guarded: Guarded, tmp_path: Path) -> None:
     secret = guarded.tokens["etl"].read_text().strip()
     (tmp_path / "wrong").write_text(f"{secret[:-3]}xyz\n")

@@ -170,6 +170,7 @@ def test_what_was_asked_for_may_change_until_something_is_written(
     assert by_key(client, "changed") == EXPECTED
 
 
+@needs_time
 def test_what_cannot_be_replayed_is_said(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:

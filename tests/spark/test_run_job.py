@@ -201,6 +201,7 @@ def test_what_cannot_be_loaded_is_said(file: Path, tmp_path: Path) -> None:
         loaded(f"{tmp_path}/a-b.py:louder")
 
 
+@needs_time
 def test_what_cannot_be_written_is_said_before_anything_runs(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, file: Path, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def filled(client: penstock.Client, name: str, rows: int, *, partitions: int = 1
         client.append(name, data, partition=partition)
 
 
+@needs_time
 def test_all_columns_are_as_they_were_stored(client: penstock.Client, reads: Reads) -> None:
     client.create_stream("columns", "columns.>")
     client.publish("columns.a", b"\xff", key="k", headers={"A": "1"})
@@ -203,6 +204,7 @@ def run(spark: SparkSession, broker: BrokerProcess, folder: Path, stream: str, *
     return [(one["batchId"], one["numInputRows"]) for one in query.recentProgress]
 
 
+@needs_time
 def test_a_query_goes_on_where_it_was(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def moving(before: int, after: int) -> Iterator[str]:
     return (name for name in names if old.partition_of(name.encode()) != new.partition_of(name.encode()))
 
 
+@needs_time
 def test_a_new_partition_is_merged_once_the_table_has_what_the_older_ones_have_of_its_keys(
     client: penstock.Client, keep: Any, tmp_path: Path
 ) -> None:

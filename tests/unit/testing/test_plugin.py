@@ -78,6 +78,7 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return dict(re.findall(r"test_them\.py::(\S+) (PASSED|FAILED|ERROR)", done.stdout))
 
 
+@needs_time
 def test_each_seed_is_a_test_and_a_failure_shows_how_to_run_it_again(tmp_path: Path) -> None:
     done = run(tmp_path, TESTS, "-v", "-o", "asyncio_mode=auto")
     assert outcomes(done) == {
@@ -100,6 +101,7 @@ def test_without_pytest_asyncio_it_is_the_same(tmp_path: Path) -> None:
     assert list(outcomes(done).values()).count("PASSED") == 5, done.stdout + done.stderr
 
 
+@needs_time
 def test_one_seed_or_so_many_can_be_asked_for(tmp_path: Path) -> None:
     one = run(tmp_path, TESTS, "-v", "-k", "test_seeds", "--penstock-seed=41", f"--penstock-trace={tmp_path / 'trace'}")
     assert outcomes(one) == {"test_seeds[seed41]": "PASSED"}
@@ -110,6 +112,7 @@ def test_one_seed_or_so_many_can_be_asked_for(tmp_path: Path) -> None:
     assert len(outcomes(many)) == 5
 
 
+@needs_time
 def test_what_is_written_wrongly_is_said(tmp_path: Path) -> None:
     marked = TESTS.replace("seeds=3, every_s=1.0", "sedes=3")
     assert "takes brokers, every_s, faults, limit_s, real_limit_s, seeds" in run(tmp_path, marked).stdout
