@@ -85,7 +85,8 @@ async def _followed(client: aio.Client, stream: str, turns: int) -> dict[str, li
     return found
 
 
-@pytest.mark.parametrize("split", [pytest.param("token:2", marks=needs_time), "key"])
+@needs_time
+@pytest.mark.parametrize("split", ["token:2", "key"])
 async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None:
     name, turns = f"growing-{split[:3]}", 60
     subject, key = ("g-tok.k{}", None) if split == "token:2" else ("g-key", "k{}")

@@ -137,7 +137,8 @@ async def store(brokers: Sequence[BrokerProcess], server: NatsProcess, folder: P
             await nobody.streams()
 
 
-@pytest.mark.parametrize("over", [(), pytest.param(("compose.tls.yaml",), marks=needs_time)], ids=["plain", "tls"])
+@needs_time
+@pytest.mark.parametrize("over", [(), ("compose.tls.yaml",)], ids=["plain", "tls"])
 async def test_the_compose_file_makes_a_cluster(tmp_path: Path, over: tuple[str, ...]) -> None:
     make_secrets(tmp_path)
     Authority(tmp_path / "certs").issue("broker")
