@@ -223,6 +223,7 @@ def test_who_reads_a_stream_is_shown_it_and_who_cannot_verify_is_told_why(pensto
         assert "needs the right `admin`" in refused.stderr
 
 
+@needs_time
 def test_who_may_read_some_subjects_reads_them(penstock: Run) -> None:
     assert penstock("stream", "create", "regions", "regions.>").returncode == 0
     for subject in ("regions.eu", "regions.us"):

@@ -24,6 +24,8 @@ from tests.broker_process import BrokerProcess, running_broker
 from tests.certificates import Authority
 from tests.extent import needs_time
 
+pytestmark = needs_time
+
 TIMEOUT_S = 280
 RULES = {
     "etl": (rule("read", stream="orders"), rule("append", stream="big-orders")),
@@ -102,7 +104,6 @@ def streaming(spark: SparkSession, source: dict[str, Any], sink: dict[str, Any],
     to.trigger(availableNow=True).start().awaitTermination()
 
 
-@needs_time
 def test_who_may_read_one_stream_and_append_to_another_does(
     spark: SparkSession, guarded: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,7 +124,6 @@ def test_who_may_only_what_is_on_a_subject_reads_that(spark: SparkSession, guard
 READS, WRITES = "user '{}' may not read on stream 'orders'", "user '{}' may not append on stream '{}'"
 
 
-@needs_time
 @pytest.mark.parametrize(
     ("run", "user", "says"),
     [
@@ -159,7 +159,6 @@ class _Go:
         return self.guarded.options(self.user, **more)
 
 
-@needs_time
 def test_a_query_that_may_not_ends_with_the_reason(spark: SparkSession, guarded: Guarded, tmp_path: Path) -> None:
     before = guarded.count("big-orders")
     may_read = guarded.options("counting", stream="orders")
@@ -176,7 +175,6 @@ def test_rows_that_say_where_they_go_are_refused_with_the_reason(spark: SparkSes
         rows.write.format("penstock").options(**guarded.options("counting")).mode("append").save()
 
 
-@needs_time
 def test_who_cannot_log_in_is_told_why(spark: SparkSession, guarded: Guarded, tmp_path: Path) -> None:
     secret = guarded.tokens["etl"].read_text().strip()
     (tmp_path / "wrong").write_text(f"{secret[:-3]}xyz\n")
@@ -198,7 +196,6 @@ def test_who_cannot_log_in_is_told_why(spark: SparkSession, guarded: Guarded, tm
 FUNCTION = 'def same(rows):\n    return rows.select("value")\n'
 
 
-@needs_time
 def test_a_pipeline_takes_the_options_of_every_command_and_says_in_a_line_what_it_may_not(
     guarded: Guarded, tmp_path: Path
 ) -> None:
@@ -249,7 +246,6 @@ spark.stop()
 """
 
 
-@needs_time
 def test_executors_log_in_with_their_own_environment_and_nothing_shows_the_secret(
     guarded: Guarded, tmp_path: Path
 ) -> None:
