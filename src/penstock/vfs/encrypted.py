@@ -310,6 +310,7 @@ class EncryptedFile:
 
     def _drop(self, place: int) -> None:
         """What lies behind there, for good: else a crash leaves blocks of it among those that take their places."""
+        self._tail = None  # where the sync fails, it is for the next who writes to see
         self._inner.truncate(place)
         self._inner.sync()
 

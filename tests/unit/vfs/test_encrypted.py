@@ -446,6 +446,21 @@ def test_blocks_that_were_cut_off_do_not_come_back_among_those_in_their_places(l
     assert memory.crash_clone(Keep.SYNCED).open("f.secret").size() == end
 
 
+@pytest.mark.parametrize("length", [0, 700])
+def test_a_cut_whose_sync_fails_leaves_a_file_that_can_be_gone_on_with(length: int) -> None:
+    memory = MemoryVfs()
+    faulty = FaultyVfs(memory)
+    file = encrypted(faulty).open("f.secret", create=True)
+    file.write_at(0, b"r" * 700)
+    file.write_at(700, b"behind" * 50_000)
+    faulty.plan = nth(0, Fault(errno.EIO), Kind.SYNC)
+    with pytest.raises(OSError, match="error"):
+        file.truncate(length)
+    assert file.size() == encrypted(memory).open("f.secret").size()
+    file.write_at(file.size(), b"more")
+    assert all_of(file) == b"r" * length + b"more" == all_of(encrypted(memory).open("f.secret"))
+
+
 def test_what_comes_behind_the_zeros_of_a_file_without_its_header_is_found() -> None:
     """They count for as many as there are bytes of blocks: a block behind them begins later than another can."""
     memory = MemoryVfs()
