@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import hypothesis.strategies as st
+import numpy as np
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -30,6 +31,7 @@ class EncryptedFileModel(RuleBasedStateMachine):
         self.memory = MemoryVfs()
         self.model = b""
         self.sound = 0  # so many bytes a crash must leave as they are
+        self.states: list[bytes] = []  # what the file has held since the last sync: no crash leaves anything else
         self.open()
 
     def open(self) -> None:
@@ -74,6 +76,16 @@ class EncryptedFileModel(RuleBasedStateMachine):
     def sync(self) -> None:
         self.file.sync()
         self.sound = len(self.model)
+        self.states.clear()
+
+    def is_of_some_state(self, found: bytes) -> bool:
+        """Whether each byte was at its place in one of them, or is a zero."""
+        seen = np.frombuffer(found, np.uint8)
+        is_known = seen == 0
+        for state in self.states:
+            there = np.frombuffer(state[: len(found)], np.uint8)
+            is_known[: len(there)] |= seen[: len(there)] == there
+        return bool(is_known.all())
 
     @rule(where=st.floats(0, 1), size=st.one_of(st.integers(0, 3_000), st.integers(0, 20 * BLOCK_BYTES)))
     def read(self, where: float, size: int) -> None:
@@ -97,17 +109,19 @@ class EncryptedFileModel(RuleBasedStateMachine):
         assert len(found) == size
         # Zeros that an earlier crash has left at the end may go where the file was cut among them.
         assert found[: self.sound].ljust(self.sound, b"\0") == self.model[: self.sound]
+        assert self.is_of_some_state(found), "what was cut off is back"
         if goes_on:  # with what is there, as a log does that knows better what is sound
             self.model = found
         else:
             self.file.truncate(self.sound)
             self.model = self.model[: self.sound]
         self.file.write_at(0, self.model)
-        self.file.sync()
-        self.sound = len(self.model)
+        self.sync()
 
     @invariant()
     def same_size(self) -> None:
+        if not self.states or self.states[-1] != self.model:
+            self.states.append(self.model)
         assert self.file.size() == self.reader.size() == len(self.model)
 
 

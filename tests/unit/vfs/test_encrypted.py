@@ -446,6 +446,74 @@ def test_blocks_that_were_cut_off_do_not_come_back_among_those_in_their_places(l
     assert memory.crash_clone(Keep.SYNCED).open("f.secret").size() == end
 
 
+@pytest.mark.parametrize("deeper", [0, 10_000])
+def test_a_cut_that_only_a_block_tells_holds_until_the_next_one_does(deeper: int) -> None:
+    """The record that is cut goes up to the end of its block: there is no room in there to say so."""
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    memory.sync_dir("")
+    file.write_at(0, rows := Random(1).randbytes(200_000))
+    file.truncate(60_000)
+    file.sync()
+    clones: list[MemoryVfs] = []
+    random = Random(2)
+
+    def crash(_operation: Operation) -> None:
+        clones.append(memory.crash_clone(Keep.SYNCED))
+        clones.extend(memory.crash_clone(Keep.SUBSET, random) for _ in range(4))
+
+    watched = encrypted(FaultyVfs(memory, watcher=crash)).open("f.secret")
+    watched.truncate(60_000 - deeper)
+    watched.sync()
+    clones.append(memory.crash_clone(Keep.SYNCED))
+    ends = set()
+    for clone in clones:
+        found = all_of(encrypted(clone).open("f.secret"))
+        # Zeros may lie behind it: of what was being written.
+        end = next(end for end in (60_000, 60_000 - deeper) if found[:end] == rows[:end])
+        assert not any(found[end:])
+        ends.add(end)
+    assert ends == {60_000, 60_000 - deeper}
+    assert all_of(encrypted(clones[-1]).open("f.secret")) == rows[: 60_000 - deeper]
+
+
+def test_a_cut_whose_record_is_not_written_is_made_again() -> None:
+    memory = MemoryVfs()
+    faulty = FaultyVfs(memory)
+    file = encrypted(faulty).open("f.secret", create=True)
+    file.write_at(0, rows := Random(1).randbytes(3_000))
+    faulty.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE)
+    with pytest.raises(OSError, match="space"):
+        file.truncate(1_000)
+    assert all_of(file) == rows
+    file.truncate(1_000)
+    assert all_of(file) == rows[:1_000] == all_of(encrypted(memory).open("f.secret"))
+
+
+def test_a_new_file_that_is_made_empty_waits_for_no_disk() -> None:
+    """A log begins its segments so, on the event loop."""
+    kinds = []
+    watched = FaultyVfs(MemoryVfs(), watcher=lambda operation: kinds.append(operation.kind))
+    encrypted(watched).open("f.secret", create=True).truncate(0)
+    assert Kind.SYNC not in kinds
+
+
+@pytest.mark.parametrize("left", range(1, form.BLOCK_HEADER_BYTES))
+def test_the_begin_of_a_block_that_a_crash_has_left_is_made_whole_by_nobody(left: int) -> None:
+    """What it lacks are zeros, as what fills the block up would be: a cut that was given up would count."""
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    file.write_at(0, rows := Random(1).randbytes(form.PLAIN_BYTES_MAX))
+    end = memory.open("f.secret").size()
+    file.truncate(50_000)
+    raw = memory.open("f.secret")
+    raw.truncate(end + left)
+    file = encrypted(memory).open("f.secret")
+    assert file.size() == len(rows) + left
+    file.write_at(file.size(), b"more")
+    assert all_of(encrypted(memory).open("f.secret")) == rows + bytes(left) + b"more"
+
+
 @pytest.mark.parametrize("length", [0, 700])
 def test_a_cut_whose_sync_fails_leaves_a_file_that_can_be_gone_on_with(length: int) -> None:
     memory = MemoryVfs()
