@@ -36,7 +36,7 @@ class File(Protocol):
         """Write all buffers one after the other from `position`, or raise OSError (a part may then be written)."""
 
     def truncate(self, length: int) -> None:
-        """Cut (or extend with zeros) to `length` bytes. OSError: it may be shorter than before, and no shorter than that."""
+        """Cut (or extend with zeros) to `length` bytes. OSError: it may be cut, to no less."""
 
     def size(self) -> int:
         """Length in bytes."""
