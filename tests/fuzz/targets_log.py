@@ -308,6 +308,9 @@ def folder(modules: Modules, data: bytes) -> object:
     if state is LogState.READ_ONLY and not is_known:
         # Nothing says what was flushed, and an index that vouched for damage may be gone by now: then it is cut.
         return f"{state} {cuts} {told} in doubt"
+    if state is LogState.READ_ONLY and any("before the previous one ends" in one.reason for one in again.damage):
+        # Sound batches of two segments say that they are at the same offsets, and an index had vouched for one of them.
+        return f"{state} {cuts} {told} {again.state} contradiction"
     assert (again.state, again.log_start, again.log_end) == (state, start, end), (again.state, again.log_end, end)
     assert _readable(again) == found
     again.close()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 ADDRESS_CHARS_MAX = 261
 """A host has up to 255."""
-_NOT_IN_HOSTS = frozenset(",/@[]?#\\")
+_NOT_IN_HOSTS = frozenset(",/@[]?#\\\"'=<>{}|^`;&$!*()")
 
 
 class Address(NamedTuple):
@@ -64,7 +64,7 @@ def parse_address(text: str, *, any_port: bool = False) -> Address:
             raise ValueError(f"{text!r}: {host!r} is not an IPv6 address; {expected}") from None
     elif ":" in host:
         raise ValueError(f"{text!r}: an IPv6 address stands in brackets; {expected}")
-    if not colon or not _may_be_host(host):
+    if not colon or not may_be_host(host):
         raise ValueError(f"{text!r} is not an address; {expected}")
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
         raise ValueError(f"{text!r}: {port_text!r} is not a port (0 to 65535); {expected}")
@@ -82,7 +82,8 @@ def is_address(text: str) -> bool:
     return True
 
 
-def _may_be_host(host: str) -> bool:
+def may_be_host(host: str) -> bool:
+    """Whether that can be looked up: a name, or an IPv4 address."""
     if not host or not host.isprintable() or not _NOT_IN_HOSTS.isdisjoint(host) or any(map(str.isspace, host)):
         return False
     try:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from penstock.base.addresses import may_be_host
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.tls_errors import pair_mistake
 from penstock.broker.certificates import Held, certificates_in, common, validity_of
@@ -87,6 +88,9 @@ def _parse_url(text: str) -> NatsServer:
         raise ValueError("the port is not a number between 1 and 65535") from None
     if not split.hostname:
         raise ValueError("the host is missing")
+    # `urlsplit` leaves out what breaks a line, and takes all other characters for a name.
+    if not host_part.isprintable() or not (":" in split.hostname or may_be_host(split.hostname)):
+        raise ValueError("the host is neither a name nor an address")
     if port == 0:
         raise ValueError("the port is not a number between 1 and 65535")
     if split.path not in ("", "/") or split.query or split.fragment:

@@ -44,6 +44,13 @@ def test_every_mistake_in_urls_is_named_without_secrets() -> None:
         parse_nats_urls(" , ")
 
 
+@pytest.mark.parametrize("host", ["a b", "a\tb", "a\nnats", "\x8d\x13", 'nats_token="x"', "a..b", "x" * 64, "a'b"])
+def test_what_cannot_be_a_host_is_refused_at_once(host: str) -> None:
+    """And not once its name is looked up, again and again."""
+    with pytest.raises(ConfigError, match="the host is neither a name nor an address"):
+        parse_nats_urls(f"nats://{host}:4222")
+
+
 def test_no_secret_is_shown() -> None:
     [server] = parse_nats_urls("nats://u:hidden@[::1]:5")
     assert str(server) == "nats://[::1]:5"
