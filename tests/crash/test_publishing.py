@@ -11,7 +11,7 @@ from penstock.vfs.faulty import CHANGES, Operation
 from penstock.vfs.memory import Keep
 from tests.extent import HAS_TIME
 from tests.unit.node.harness import Broker
-from tests.unit.node.staging import planning, publishing, range_of, staged_stream, staging
+from tests.unit.node.staging import mark_of, planning, publishing, range_of, staged_stream, staging
 
 PIECES = 3
 
@@ -30,7 +30,7 @@ def attempt(broker: Broker, name: bytes, plans: Plans, *, whole: bool = False) -
     ranges = [range_of(broker.answer(caller, StageResponse)) for caller in staged]
     plan: int | None = None
     if count > 1:
-        plan = int(broker.answer(planning(broker), StageResponse).base_offset)
+        plan = mark_of(broker.answer(planning(broker), StageResponse))
         plans[plan] = ranges
     piece = 0
     while True:

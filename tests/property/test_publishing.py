@@ -15,7 +15,7 @@ from penstock.messages import CreateStreamResponse, PublishStagedResponse, Stage
 from penstock.vfs.memory import Keep
 from tests.extent import examples
 from tests.unit.node.harness import Broker
-from tests.unit.node.staging import planning, publishing, range_of, staged_stream, staging
+from tests.unit.node.staging import mark_of, planning, publishing, range_of, staged_stream, staging
 
 BATCHES = 3
 
@@ -62,7 +62,7 @@ class World:
             yield
             if broker is not self.broker or caller not in broker.replies:
                 return
-            mine = int(broker.answer(caller, StageResponse).base_offset)
+            mine = mark_of(broker.answer(caller, StageResponse))
             self.plans[mine] = Plan(tuple(values), tuple(ranges))
         used = Plan(tuple(values), tuple(ranges))
         number = 0

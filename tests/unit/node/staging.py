@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId
-from penstock.base.staged import staged_name
+from penstock.base.staged import plan_mark, staged_name
 from penstock.base.subjects import partition_subject
 from penstock.messages import (
     PublishStagedRequest,
@@ -56,8 +56,13 @@ def range_of(answer: StageResponse) -> StagedRange:
 
 
 def plan(broker: Broker, name: str = "orders", partition: int = 0) -> int:
-    """Where a plan is that says nothing."""
-    return int(broker.answer(planning(broker, name, partition), StageResponse).base_offset)
+    """The mark of a plan that says nothing."""
+    return mark_of(broker.answer(planning(broker, name, partition), StageResponse))
+
+
+def mark_of(answer: StageResponse) -> int:
+    """What names a plan that was staged."""
+    return plan_mark(answer.base_offset, answer.leader_epoch)
 
 
 def planning(broker: Broker, name: str = "orders", partition: int = 0) -> Hashable:
