@@ -305,6 +305,11 @@ def folder(modules: Modules, data: bytes) -> object:
     again = open_log(vfs, _CONFIG)
     if again.damage and state is LogState.WRITABLE:
         return f"{state} {cuts} {told} found later"  # an index had vouched for it, until a reader came
+    if state is LogState.READ_ONLY and again.state is LogState.WRITABLE and is_known:
+        # An index was wrong: reading found that what it says is not there, and it was built anew from sound batches.
+        after = _readable(again)
+        assert all(one in after for one in found)
+        return f"{state} {cuts} {told} made sound"
     if state is LogState.READ_ONLY and not is_known:
         # Nothing says what was flushed, and an index that vouched for damage may be gone by now: then it is cut.
         return f"{state} {cuts} {told} in doubt"

@@ -283,7 +283,7 @@ def _voter(text: str, expected: str) -> Voter:
         raise ValueError(f"{text!r} is not a broker; expected {expected}")
     if not (id_text.isascii() and id_text.isdigit() and 0 < int(id_text[:11]) <= BROKER_ID_MAX):
         raise ValueError(f"{text!r}: {id_text!r} is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
-    return Voter(BrokerId(int(id_text)), parse_address(address))
+    return Voter(BrokerId(int(id_text)), read_advertised_address(address))
 
 
 def read_addresses_to_join(value: object) -> tuple[Address, ...]:
