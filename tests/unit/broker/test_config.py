@@ -225,7 +225,7 @@ def test_a_broker_of_a_cluster_listens_where_the_others_look_for_it() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7001", "[::]:7001"])
 def test_no_broker_of_a_cluster_is_at_every_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="--cluster: .* stands for every address of a machine"):
+    with pytest.raises(ConfigError, match=r"--cluster: .* stands for every address of a machine"):
         load(environment={}, flags={"id": 1, "nats": "h", "cluster": f"1@{address},2@127.0.0.1:7002"})
 
 
