@@ -279,7 +279,7 @@ TARGETS: tuple[Target, ...] = (
             Cover("penstock.broker.setting_values", (), {"voters_advice": "it is for people", "Voter": "its text"}),
             Cover("penstock.broker.config_checks"),
             Cover("penstock.base.units", ("parse_bytes", "parse_duration_us", "parse_duration_ms", "_scaled")),
-            Cover("penstock.base.addresses", ("parse_address", "_may_be_host")),
+            Cover("penstock.base.addresses", ("parse_address", "may_be_host")),
         ),
         memory_bytes=8 * 1024 * 1024,
     ),

@@ -137,6 +137,7 @@ async def _acked(js: JetStreamContext, subject: str, turn: int) -> PubAck:
     raise AssertionError(f"turn {turn} of {subject} was never acked")
 
 
+@needs_time
 async def test_what_is_sent_twice_is_stored_once_while_keys_move(cluster: ClusterProcesses) -> None:
     name, turns, later, keys = "growing-ids", 45, 6, [f"k{number}" for number in range(12)]
     seqs: dict[tuple[str, int], int] = {}

@@ -38,6 +38,7 @@ async def test_a_copy_has_the_same_rows_at_the_same_places(broker: BrokerProcess
     assert await rows_of(client, "same") == await rows_of(client, "orders")
 
 
+@needs_time
 async def test_some_subjects_of_some_time(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("many", "orders.*.x")
     await client.append("many", [{"subject": f"orders.{n % 5}.x", "value": f"{n}"} for n in range(1_000)])

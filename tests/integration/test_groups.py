@@ -275,6 +275,7 @@ def test_the_blocking_face_does_the_same(broker: BrokerProcess) -> None:
             client.consumer("orders", "g", **{"from": 1})  # type: ignore[arg-type]
 
 
+@needs_time
 async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("orders", "orders")
     await publish(client, "orders", *range(6))

@@ -44,6 +44,7 @@ def encrypted_cluster(folder: Path, authority: Authority, *more: str) -> Iterato
             cluster.end()
 
 
+@needs_time
 async def test_replicas_follow_and_take_over_through_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, of_clients = Authority(tmp_path / "tls"), Authority(tmp_path / "clients", "client-ca")
     client_pair = of_clients.issue("client", (), usages=_CLIENT_ONLY)

@@ -53,6 +53,7 @@ def append(client: penstock.Client, stream: str, *pairs: tuple[str | None, str |
     client.append(stream, data, partition=partition)
 
 
+@needs_time
 def test_the_latest_of_each_key_stays_and_tombstones_take_it_out(
     client: penstock.Client, keep: Any, tmp_path: Path
 ) -> None:
