@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -21,7 +22,7 @@ from penstock.base.ids import PartitionId, StreamId
 from penstock.base.staged import plan_mark, plan_offset
 from penstock.cli.app import app
 from penstock.client import staged_runs
-from penstock.client.staged_runs import Run
+from penstock.client.staged_runs import Run, StagedBatch
 from penstock.client.staging import Staged
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.extent import needs_time
@@ -144,6 +145,16 @@ async def test_a_large_batch_goes_in_pieces(client: aio.Client, monkeypatch: pyt
     assert await stored(client, name) == list(range(15))
 
 
+async def driver_of(
+    client: aio.Client, name: str, query: UUID, staged: Sequence[Staged]
+) -> tuple[Run, list[tuple[StagedBatch, ...]]]:
+    """What publishes batch 0 of a query step by step, so that it can be killed between two, and its pieces."""
+    info = await client.stream(name)
+    holder = StreamId(staged[0].staged_stream_id)
+    run = Run(client._link, info.stream_id, PartitionId(0), holder, query.bytes, 0, float("inf"))
+    return run, staged_runs._pieces([batch for one in staged for batch in one.batches])
+
+
 async def test_another_attempt_goes_on_by_the_plan_of_the_first(
     client: aio.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,10 +164,7 @@ async def test_another_attempt_goes_on_by_the_plan_of_the_first(
     query = uuid4()
     first = [await client.staging.stage(name, rows(*range(3 * number, 3 * number + 3))) for number in range(5)]
     second = [await client.staging.stage(name, rows(*range(100 + number, 102 + number))) for number in range(0, 15, 2)]
-    info = await client.stream(name)
-    holder = StreamId(first[0].staged_stream_id)
-    run = Run(client._link, info.stream_id, PartitionId(0), holder, query.bytes, 0, float("inf"))
-    pieces = staged_runs._pieces([batch for one in first for batch in one.batches])
+    run, pieces = await driver_of(client, name, query, first)
     plan = await run._write_plan(pieces)
     for number in range(2):  # then its driver is killed
         await run._ask(pieces[number], number, plan, is_last=False)
@@ -179,10 +187,7 @@ async def test_a_plan_is_not_taken_for_one_that_lay_at_its_offset(
     name = await with_stream(client)
     query = uuid4()
     staged = [await client.staging.stage(name, rows(*range(3 * number, 3 * number + 3))) for number in range(3)]
-    info = await client.stream(name)
-    holder = StreamId(staged[0].staged_stream_id)
-    run = Run(client._link, info.stream_id, PartitionId(0), holder, query.bytes, 0, float("inf"))
-    pieces = staged_runs._pieces([batch for one in staged for batch in one.batches])
+    run, pieces = await driver_of(client, name, query, staged)
     there = await run._write_plan(pieces)
     lost = plan_mark(plan_offset(there), pieces[0][0].leader_epoch + 1)
     await run._ask(pieces[0], 0, lost, is_last=False)
