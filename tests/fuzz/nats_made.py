@@ -16,7 +16,7 @@ _VALUES = (
     "AP8", "====", "k", "", " k ", "é", "x" * 300, "9" * 40, "1 2", "x",
 )  # fmt: skip
 _SUBJECTS = (b"a.b", b"orders.x", b"a", "größe.→".encode(), b"$JS.API.x", b"_INBOX.x.1", b"x" * 200, b"a..b", b"a.*")
-_REPLIES = (b"", b"_INBOX.r.7 ", b"r ", b"$JS.ACK.x ", b"a.* ", "é ".encode())
+_REPLIES = (b"", b" ", b"_INBOX.r.7 ", b"r ", b"$JS.ACK.x ", b"a.* ", "é ".encode())
 _ERRORS = (
     b"'Unknown Protocol Operation'", b"'Authorization Violation'", b"'Stale Connection'", b"'Slow Consumer'",
     b"'Permissions Violation for Subscription to \"orders.>\"'", b"'Permissions Violation for Publish to \"a\\\"b\"'",

@@ -126,6 +126,19 @@ async def test_what_publishers_choose_does_not_cut_the_link(tmp_path: Path) -> N
         assert not [event for event in listener.events if isinstance(event, LinkDown)]
 
 
+async def test_a_message_trace_is_a_message(tmp_path: Path) -> None:
+    # nats-server publishes it, with an empty reply subject. Any publisher can ask for one.
+    async with running_nats(tmp_path) as server, listening(server.url) as listener, publishing(server) as client:
+        listener.link.subscribe(1, "orders.>")
+        await listener.link.wait_barrier(5000)
+        client.publish("nobody", b"x", headers=b"NATS/1.0\r\nNats-Trace-Dest: orders.trace\r\n\r\n")
+        await listener.until(lambda: 1 in listener.rows)
+        subject, reply, _, value = listener.rows[1][0]
+        assert (subject, reply) == (b"orders.trace", None)
+        assert b'"nobody"' in (value or b"")
+        assert not [event for event in listener.events if isinstance(event, LinkDown)]
+
+
 async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: Path) -> None:
     async with running_nats(tmp_path) as server, listening(server.url) as listener:
         link = listener.link

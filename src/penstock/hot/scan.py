@@ -11,8 +11,10 @@ choose (subject, reply subject, headers, payload) never raises, or any publisher
 | either of them, with a size over NATS_FRAME_BYTES_MAX           | an entry in the group's `too_large` |
 | any other line up to `␍␊`                                       | one entry in `lines`, in order      |
 
-nats-server writes exactly one space between fields and ends a line with CR LF; it lets a publisher put any byte but
-space, tab and LF into a subject. So LF ends a line, one space parts fields, and a lone CR is a byte like others.
+nats-server writes exactly one space between fields and ends a line with CR LF. What it publishes itself (message
+traces, service latency, advisories, system events) has an empty reply subject, hence two spaces: no reply subject.
+It lets a publisher put any byte but space, tab and LF into a subject. So LF ends a line, one space parts fields, and
+a lone CR is a byte like others.
 What is too large is reported as soon as its line (and headers) are there; its payload is skipped piece by piece as it
 comes, so that it needs no memory: nats-server may take larger messages than any stream does.
 Nothing is cut out: rows are positions in one immutable copy of what was read (see `group`).
@@ -165,12 +167,12 @@ def _fields(
         subject_end = subject + len(fields[0])
         sid_digits = fields[1]
         reply = reply_end = -1
-        if count == 4:
+        if count == 4 and fields[2]:
             reply = subject_end + 2 + len(sid_digits)
             reply_end = reply + len(fields[2])
         if size > _PAYLOAD_BYTES_MAX or header_size > size:
             raise _mistake("bad sizes", data, position, line_end)
-        if subject == subject_end or (reply >= 0 and reply == reply_end):
+        if subject == subject_end:
             raise _mistake("an empty subject", data, position, line_end)
         is_sid = sid_digits.isdigit() and sid_digits[0] != _ZERO and len(sid_digits) <= _SID_DIGITS_MAX
         return subject_end, reply, reply_end, int(sid_digits) if is_sid else -1, header_size, size
@@ -190,11 +192,11 @@ def _fields(
     if size < 0 or header_size < 0:
         raise _mistake("bad size", data, position, line_end)
     reply = reply_end = -1
-    if fourth or (third and not has_headers):
+    if (fourth or (third and not has_headers)) and second < third - 1:
         reply, reply_end = second, third - 1
     if size > _PAYLOAD_BYTES_MAX or header_size > size:
         raise _mistake("bad sizes", data, position, line_end)
-    if subject == sid - 1 or (reply >= 0 and reply == reply_end):
+    if subject == sid - 1:
         raise _mistake("an empty subject", data, position, line_end)
     number = 0 if text[sid] == _ZERO else memory.number(text, sid, second - 1, _SID_DIGITS_MAX)
     return sid - 1, reply, reply_end, number, header_size, size

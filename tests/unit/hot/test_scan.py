@@ -80,6 +80,25 @@ def test_what_a_publisher_may_choose_never_raises() -> None:
     assert groups.replies(frames.groups[1]) == [subject]
 
 
+def test_an_empty_reply_subject_is_none() -> None:
+    # What nats-server publishes itself: message traces, service latency, advisories, system events.
+    headers = b"NATS/1.0\r\nAccept-Encoding: snappy\r\n\r\n"
+    large = limits.NATS_FRAME_BYTES_MAX + 1
+    data = b"MSG t.a 1  5\r\nhello\r\nMSG t.b 1  0\r\n\r\nHMSG t.c 1  %d %d\r\n%bxy\r\nMSG t.d 1  %d\r\n" % (
+        len(headers),
+        len(headers) + 2,
+        headers,
+        large,
+    )
+    position, frames = _scan(data)
+    assert position == len(data)
+    assert groups.subjects(frames.groups[1]) == [b"t.a", b"t.b", b"t.c"]
+    assert groups.replies(frames.groups[1]) == [None, None, None]
+    assert groups.headers(frames.groups[1]) == [None, None, headers]
+    assert groups.values(frames.groups[1]) == [b"hello", b"", b"xy"]
+    assert frames.groups[1].too_large == [TooLarge(b"t.d", None, None, large)]
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -87,7 +106,6 @@ def test_what_a_publisher_may_choose_never_raises() -> None:
         b"MSG\r\n",
         b"MSG a 1 r 5 6\r\n",
         b"MSG  1 5\r\nhello\r\n",
-        b"MSG a 1  5\r\nhello\r\n",
         b"MSG a 1 +5\r\nhello\r\n",
         b"MSG a 1 -5\r\nhello\r\n",
         b"MSG a 1 5_0\r\nhello\r\n",
