@@ -130,6 +130,13 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             return f"{self.subject}.{partition}"
         return partition_subject(self.subject, partition) if split.has_subjects else self.subject
 
+    @property
+    def listening_patterns(self) -> tuple[str, ...]:
+        """Patterns that cover what its partitions listen to, also those that it may get later."""
+        if not parse_split(self.partition_by).has_subjects or self.subject.endswith(">"):
+            return (self.subject,)
+        return self.subject, f"{self.subject}.*"
+
     def __post_init__(self) -> None:
         if self.encryption is Encryption.NONE:  # said in one way only: equal configs are equal
             msgspec.structs.force_setattr(self, "encryption", msgspec.UNSET)

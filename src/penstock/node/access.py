@@ -15,8 +15,8 @@ Administrators get the state of such a broker, and nothing of what is stored.
 | fetch, get, list offsets               | `read`; of some subjects only, where the request says which             |
 | append, append once                    | `append`; on some subjects only: each row is looked at                  |
 | stage, publish, list published         | `append`, on the stream that it is for, and all of it                   |
-| create stream                          | `create`, on its subject                                                |
-| alter stream, set intake               | `alter`                                                                 |
+| create stream                          | `create`, on all its subjects; `alter` of all whose queue group it joins |
+| alter stream, set intake               | `alter`; with more partitions, on all its subjects, and the same        |
 | delete stream, truncate                | `delete`                                                                |
 | commit offsets, heartbeat of a member  | `commit_offsets`, of each stream, for the group; of one's own members   |
 | report archived                        | `commit_offsets`                                                        |
@@ -85,6 +85,7 @@ from penstock.metadata.persistent import PersistentMap
 from penstock.node.denials import absent, denied, gone, unheard
 from penstock.node.internal import target_of
 from penstock.node.judging import Judge
+from penstock.node.listening_rights import check_grown, check_made
 from penstock.node.metadata_link import THE_BROKER
 
 _EVERYTHING = Scope(is_all=True)
@@ -414,13 +415,13 @@ class Access:
         self._need(Operation.APPEND, self._state(request.stream_id))
 
     def _creating(self, request: CreateStreamRequest) -> None:
-        config = request.config
-        found = self._judge().scope_of(Operation.CREATE, config.name, config.subject)
-        if not found.is_all:
-            raise denied(self.who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
+        check_made(self._judge(), self.who, self._image(), request.config)
 
     def _altering(self, request: AlterStreamRequest | SetIntakeRequest) -> None:
         self._need_named(Operation.ALTER, request.name)
+        if isinstance(request, AlterStreamRequest):
+            image = self._image()
+            check_grown(self._judge(), self.who, image, image.by_name(request.name), request.changes)
 
     def _deleting(self, request: DeleteStreamRequest) -> None:
         self._need_named(Operation.DELETE, request.name)

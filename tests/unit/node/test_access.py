@@ -12,11 +12,12 @@ import pytest
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
 from penstock.base import limits
-from penstock.base.config import Intake, StreamConfig
+from penstock.base.config import ALTERABLE, Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamRequest,
+    AlterStreamResponse,
     AlterUserRequest,
     Api,
     AppendAtRequest,
@@ -26,6 +27,7 @@ from penstock.messages import (
     ChangeRulesRequest,
     CommitOffsetsRequest,
     CreateStreamRequest,
+    CreateStreamResponse,
     CreateUserRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
@@ -793,3 +795,138 @@ def test_nor_of_one_that_was_made_meanwhile(broker) -> None:
     assert hidden.code == ErrorCode.STREAM_EXISTS
     assert hidden.details == {}
     assert "payroll.>" not in hidden.message
+
+
+# What a stream of one user takes from those of others
+
+
+CREATE, ALTER = Operation.CREATE, Operation.ALTER
+
+
+def refused_create(broker: Broker, name: str, subject: str, **config: object) -> RemoteError:
+    with asking(broker, "bob"):
+        return broker.refusal(CreateStreamRequest(config=StreamConfig(name=name, subject=subject, **config)))
+
+
+def created(broker: Broker, name: str, subject: str, *, by: str = "bob", **config: object) -> None:
+    with asking(broker, by):
+        broker.ask(CreateStreamRequest(config=StreamConfig(name=name, subject=subject, **config)), CreateStreamResponse)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine"),
+    [
+        ({"subject": "work.>"}, {"subject": "work.eu.>"}),
+        ({"subject": "work.eu.*"}, {"subject": "work.>"}),
+        ({"subject": "work", "partitions": 2}, {"subject": "work.1"}),
+        ({"subject": "work.1"}, {"subject": "work", "partitions": 2}),
+        ({"subject": "work.1"}, {"subject": "work"}),  # it takes a share of work.1 once it has two partitions
+        ({"subject": "work.*", "partitions": 2, "partition_by": "mapped"}, {"subject": "work.eu.1"}),
+    ],
+)
+def test_a_group_that_streams_of_others_use_is_joined_only_by_who_may_alter_them(broker, theirs, mine) -> None:
+    """NATS would give the new stream a share of the messages that the others get now."""
+    created(broker, "work", **theirs, by="ann", group="workers")
+    allow(broker, Rule(CREATE, subject="work"), Rule(CREATE, subject="work.>"))
+    error = refused_create(broker, "thief", **mine, group="workers")
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert "'workers'" in error.message
+    assert "'work'" in error.message
+    allow(broker, Rule(ALTER, stream="work"))
+    created(broker, "second", **mine, group="workers")
+
+
+def test_a_group_on_other_subjects_is_another_group(broker) -> None:
+    created(broker, "work", "work.>", by="ann", group="workers")
+    allow(broker, Rule(CREATE, subject="jobs.>"), Rule(CREATE, subject="work.>"))
+    created(broker, "jobs", "jobs.>", group="workers")
+    created(broker, "copy", "work.>", group="others")
+    created(broker, "all", "work.>")
+
+
+def test_all_streams_of_a_group_are_looked_at(broker) -> None:
+    for name in ("work1", "work2"):
+        created(broker, name, "work.>", by="ann", group="workers")
+    allow(broker, Rule(CREATE, subject="work.>"), Rule(ALTER, stream="work1"))
+    error = refused_create(broker, "thief", "work.eu.>", group="workers")
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert "'work2'" in error.message
+
+
+def test_a_stream_of_a_group_that_is_there_already_is_found_again(broker) -> None:
+    allow(broker, Rule(CREATE, subject="work.>"))
+    created(broker, "mine", "work.>", group="workers")
+    created(broker, "theirs", "work.>", by="ann", group="workers")
+    created(broker, "mine", "work.>", group="workers")
+
+
+def test_a_stream_joins_no_group_of_others_by_more_partitions(broker) -> None:
+    created(broker, "work", "work", by="ann", group="workers")
+    created(broker, "part", "work.1", by="ann", group="others")  # before there is anything to share
+    allow(broker, Rule(ALTER, stream="work"))
+    with asking(broker, "bob"):
+        broker.ask(AlterStreamRequest(name="work", changes={"partitions": 2}), AlterStreamResponse)
+    created(broker, "jobs", "jobs", by="ann", group="workers")
+    created(broker, "jobs1", "jobs.1", by="ann", group="workers")
+    allow(broker, Rule(ALTER, stream="jobs"))
+    more = AlterStreamRequest(name="jobs", changes={"partitions": 2})
+    with asking(broker, "bob"):
+        error = broker.refusal(more)
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert "that you may not see" in error.message
+    assert "jobs1" not in error.message  # it is not there for him
+    allow(broker, Rule(ALTER, stream="jobs1"))
+    with asking(broker, "bob"):
+        broker.ask(more, AlterStreamResponse)
+
+
+def test_no_stream_is_put_into_a_group_later() -> None:
+    assert "group" not in ALTERABLE
+    assert "partition_by" not in ALTERABLE  # with `group` it would be a queue group
+
+
+@pytest.mark.parametrize(
+    ("subject", "config", "beyond"),
+    [
+        ("eu.x", {"partitions": 2}, "eu.x.1"),
+        ("eu.*", {"partitions": 2, "partition_by": "mapped"}, "eu.*.0"),
+    ],
+)
+def test_a_stream_listens_to_nothing_beyond_the_rules_of_who_makes_it(broker, subject, config, beyond) -> None:
+    allow(broker, Rule(CREATE, subject=subject))
+    error = refused_create(broker, "eu", subject, **config)
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert repr(beyond) in error.message
+    created(broker, "one", subject)
+    allow(broker, *(Rule(CREATE, subject=f"{subject}.{number}") for number in range(2)))
+    created(broker, "eu", subject, **config)
+
+
+def test_it_comes_to_listen_to_nothing_beyond_them_either(broker) -> None:
+    allow(broker, Rule(CREATE, subject="eu.x"), Rule(ALTER, subject="eu.x"))
+    created(broker, "eu", "eu.x")
+    more = AlterStreamRequest(name="eu", changes={"partitions": 3})
+    with asking(broker, "bob"):
+        error = broker.refusal(more)
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert "'eu.x.1'" in error.message
+    allow(broker, Rule(ALTER, subject="eu.x.*"))
+    with asking(broker, "bob"):
+        broker.ask(more, AlterStreamResponse)
+
+
+def test_who_may_alter_a_stream_by_its_name_adds_partitions_to_it(broker) -> None:
+    created(broker, "eu", "eu.x", by="ann")
+    allow(broker, Rule(ALTER, stream="eu"))
+    with asking(broker, "bob"):
+        broker.ask(AlterStreamRequest(name="eu", changes={"partitions": 3}), AlterStreamResponse)
+
+
+@pytest.mark.parametrize("config", [{"partitions": 10**9}, {"partitions": 2, "partition_by": "nonsense"}])
+def test_of_what_no_stream_can_be_no_subjects_are_looked_at(broker, config) -> None:
+    allow(broker, Rule(CREATE, subject="eu.x"), Rule(ALTER, subject="eu.x"))
+    assert refused_create(broker, "eu", "eu.x", **config).code == ErrorCode.INVALID_CONFIG
+    created(broker, "eu", "eu.x")
+    with asking(broker, "bob"):
+        error = broker.refusal(AlterStreamRequest(name="eu", changes={"partitions": 10**9}))
+    assert error.code == ErrorCode.INVALID_CONFIG

@@ -1,0 +1,96 @@
+"""May a user's stream listen where it is to listen? What it takes there may be on its way to streams of others.
+
+Rules: a stream is made, and gets more partitions, only on subjects that its maker's rules cover: where each partition
+has a subject of its own (`partition_by` publisher, mapped), all of these. A rule about streams by name covers them all.
+NATS gives each message to one member of a queue group, so a stream in a group takes messages away from the streams of
+that group whose subjects overlap with its own. It is made, or gets more partitions, only by a user who may `alter` all
+of these. A stream that may get partitions later counts as if it had them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.access import Operation
+from penstock.access.handshake import Principal
+from penstock.access.rules import refused_subject
+from penstock.base.config import StreamConfig, stream_config_mistakes
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.subjects import overlap
+from penstock.metadata.image import ClusterImage, StreamState
+from penstock.node.denials import denied
+from penstock.node.judging import Judge
+
+_GROWS = ("partitions", "range_bounds")
+
+
+def check_made(judge: Judge, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
+    """RemoteError not_authorized: `who` may not make that stream. What is no valid config is not looked at."""
+    if not judge.scope_of(Operation.CREATE, config.name, config.subject).is_all:
+        raise denied(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
+    if config.name in image.names or stream_config_mistakes(config):
+        return
+    _check_subjects(judge, who, config, Operation.CREATE)
+    _check_group(judge, who, image, config)
+
+
+def check_grown(
+    judge: Judge, who: Principal | None, image: ClusterImage, state: StreamState, changes: Mapping[str, Any]
+) -> None:
+    """RemoteError not_authorized: `who`, who may alter the stream, may not give it so many partitions."""
+    if not any(name in changes for name in _GROWS):
+        return
+    known = {name: changes[name] for name in _GROWS if name in changes}
+    try:
+        config = msgspec.convert({**msgspec.to_builtins(state.config), **known}, StreamConfig)
+    except msgspec.ValidationError:
+        return  # refused for that
+    if config.partitions <= len(state.partitions) or stream_config_mistakes(config):
+        return
+    _check_subjects(judge, who, config, Operation.ALTER)
+    _check_group(judge, who, image, config)
+
+
+def _check_subjects(judge: Judge, who: Principal | None, config: StreamConfig, operation: Operation) -> None:
+    if not (config.partitions > 1 and config.split.has_subjects):
+        return
+    found = judge.scope_of(operation, config.name, f"{config.subject}.*")
+    if found.is_all:
+        return
+    subjects = (config.subject_of(number) for number in range(config.partitions))
+    beyond = refused_subject((one for one in subjects if one != config.subject), found.subjects)
+    if beyond is not None:
+        where = f"stream {config.name!r} with a partition on {beyond!r}, where one of its {config.partitions} listens"
+        raise denied(who, operation, where)
+
+
+def _check_group(judge: Judge, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
+    if config.group is None:
+        return
+    sharing = [
+        state
+        for state in image.streams.values()
+        if state.config.group == config.group and state.name != config.name and _overlap(state.config, config)
+    ]
+    kept = [state for state in sharing if not judge.scope(Operation.ALTER, state).is_all]
+    if kept:
+        raise _denied_group(judge, who, config, kept)
+
+
+def _overlap(one: StreamConfig, other: StreamConfig) -> bool:
+    return any(overlap(mine, theirs) for mine in one.listening_patterns for theirs in other.listening_patterns)
+
+
+def _denied_group(judge: Judge, who: Principal | None, config: StreamConfig, kept: list[StreamState]) -> RemoteError:
+    seen = sorted(state.name for state in kept if judge.sees(state))
+    whose = f"stream {seen[0]!r}, which that user may not alter" if seen else "a stream that you may not see"
+    more = f" ({len(kept)} such streams)" if len(kept) > 1 else ""
+    user = "somebody" if who is None else repr(who.name)
+    text = (
+        f"user {user} may not have stream {config.name!r} listen in the group {config.group!r} on {config.subject!r}: "
+        f"it would take messages from {whose}{more}; take another group, or none"
+    )
+    return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(Operation.ALTER), group=config.group)
