@@ -1,14 +1,25 @@
-"""The broker's side of a proof: two messages, of whichever mechanism.
+"""Both sides of a login: two messages each way, of either mechanism.
 
-Rules: nothing is told of which users there are: whoever is not known is challenged like anybody else, always with the
-same salt, and fails at the end. Who has proved to know what has expired hears just that. A handshake is one attempt;
-after a failure it takes nothing more.
+Rules: a login is one attempt on either side; after a failure it takes nothing more. The broker's side tells nothing of
+which users there are: an unknown name is challenged like any other, always with the same salt, and fails at the end. A
+credential that has expired is named as the reason only after its proof. The client's side computes one proof, for one
+challenge, and believes no broker that calls the login done before it has challenged.
 
-| message | state before | after                                   |
-|---------|--------------|-----------------------------------------|
-| first   | NEW          | CHALLENGED                              |
-| final   | CHALLENGED   | DONE: `who` is set                      |
-| any     | DONE, FAILED | refused                                 |
+`ServerHandshake.take`:
+
+| message           | state before | after                 |
+|-------------------|--------------|-----------------------|
+| first             | NEW          | CHALLENGED            |
+| final             | CHALLENGED   | DONE: `who` is set    |
+| any other         | any          | FAILED                |
+
+`ClientHandshake.take`, with what the broker answers:
+
+| answer            | state before | after                                     |
+|-------------------|--------------|-------------------------------------------|
+| a challenge       | BEGUN        | PROVED: the final message is to be sent   |
+| done, signed      | PROVED       | DONE                                      |
+| any other         | any          | FAILED                                    |
 """
 
 from __future__ import annotations
@@ -61,6 +72,67 @@ class _State(Enum):
     CHALLENGED = auto()
     DONE = auto()
     FAILED = auto()
+
+
+class _ClientState(Enum):
+    NEW = auto()
+    BEGUN = auto()
+    PROVED = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+class Proof(Protocol):
+    """What the client's side of a mechanism computes."""
+
+    mechanism: str
+
+    def first(self) -> bytes:
+        """The first message."""
+
+    def prove(self, challenge: bytes) -> bytes:
+        """The final message. RemoteError unauthenticated: the challenge is none. It may take a second."""
+
+    def check(self, final: bytes) -> None:
+        """RemoteError unauthenticated: the other side does not know who this is."""
+
+
+class ClientHandshake:
+    """See the module."""
+
+    def __init__(self, proof: Proof) -> None:
+        self.mechanism = proof.mechanism
+        self._proof = proof
+        self._state = _ClientState.NEW
+
+    def first(self) -> bytes:
+        """The first message; once."""
+        assert self._state is _ClientState.NEW, self._state
+        self._state = _ClientState.BEGUN
+        return self._proof.first()
+
+    def take(self, data: bytes, *, is_done: bool) -> bytes | None:
+        """The message that follows an answer of the broker; None: the login is done.
+
+        RemoteError unauthenticated: the answer is none that may come now. Of a password it takes a tenth of a second.
+        """
+        before, self._state = self._state, _ClientState.FAILED
+        if before is _ClientState.BEGUN and is_done:
+            raise refused("the broker calls the login done before it has asked for a proof, and has given none itself")
+        if before is _ClientState.BEGUN:
+            final = self._proof.prove(data)
+            self._state = _ClientState.PROVED
+            return final
+        if before is _ClientState.PROVED and is_done:
+            self._proof.check(data)
+            self._state = _ClientState.DONE
+            return None
+        raise refused("what the broker says is no part of a login, or came twice")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether both sides have proved what they had to."""
+        return self._state is _ClientState.DONE
 
 
 class ServerHandshake:

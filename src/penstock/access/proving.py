@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from penstock.access import nkeys, scram
+from penstock.access.handshake import ClientHandshake
 from penstock.access.nkeys import NkeyClient
 from penstock.access.scram import ScramClient
 from penstock.access.users import user_name_mistake
@@ -23,21 +23,6 @@ PASSWORD_ITERATIONS = range(limits.PASSWORD_ITERATIONS_MIN, limits.PASSWORD_ITER
 
 TOKEN_ITERATIONS = range(1, 2)
 """A secret of 256 bits is not guessed."""
-
-
-class Proof(Protocol):
-    """One login, under way."""
-
-    mechanism: str
-
-    def first(self) -> bytes:
-        """The first message."""
-
-    def prove(self, challenge: bytes) -> bytes:
-        """The final message. RemoteError unauthenticated: the challenge is none. It may take a second."""
-
-    def check(self, final: bytes) -> None:
-        """RemoteError unauthenticated: the other side does not know who this is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +72,12 @@ class Credentials:
             raise ValueError("expected one line: a token (pst_…), an nkey seed (SU…), or USER:PASSWORD")
         return cls.password(user, password)
 
-    def proof(self, nonce: Callable[[], str]) -> Proof:
+    def proof(self, nonce: Callable[[], str]) -> ClientHandshake:
         """One login with it. OperationalError: the seed is damaged."""
-        return _NkeyProof(self.secret, nonce()) if self.is_nkey else _ScramProof(self, nonce(), self._salted)
+        is_nkey = self.is_nkey
+        return ClientHandshake(
+            _NkeyProof(self.secret, nonce()) if is_nkey else _ScramProof(self, nonce(), self._salted)
+        )
 
 
 class _ScramProof:

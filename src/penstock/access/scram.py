@@ -110,7 +110,7 @@ class ScramClient:
         self._nonce = nonce
         self._secret = secret
         self._iterations = iterations
-        self._signature = b""
+        self._signature: bytes | None = None  # that the broker gives, once this side has proved
 
     def first(self) -> bytes:
         """The first message."""
@@ -140,7 +140,8 @@ class ScramClient:
 
     def check(self, final: bytes) -> None:
         """RemoteError unauthenticated: who answered does not know what checks the secret."""
-        if not hmac.compare_digest(_bytes(_fields(_text(final), "v")["v"]), self._signature):
+        given = _bytes(_fields(_text(final), "v")["v"])
+        if self._signature is None or not hmac.compare_digest(given, self._signature):
             raise refused("the broker does not prove that it knows this user: it may be another one than is meant")
 
 

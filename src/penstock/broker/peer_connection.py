@@ -32,7 +32,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-from penstock.access.proving import Proof
+from penstock.access.handshake import ClientHandshake
 from penstock.base import limits
 from penstock.base.errors import NATS_GREETING, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
@@ -111,7 +111,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     ) -> None:
         self.is_proven = False  # the other side knows the secret of the cluster
         self._guarding = guarding
-        self._proof: Proof | None = None  # that is under way
+        self._login: ClientHandshake | None = None  # that is under way
         self.state = PeerState.CONNECTING
         self.end_reason = ""
         self.is_damaged = False  # it ended because a frame was damaged on its way, there or back
@@ -137,7 +137,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def send(self, request: PeerRequest) -> None:
         """Ask it; dropped unless it is up."""
-        if self.state is not PeerState.UP:
+        if self.state is not PeerState.UP or self._ends_as_stranger():
             return
         if self._session.is_full:
             text = "it has too many requests to answer"
@@ -155,8 +155,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Time has passed."""
         if self.state in (PeerState.CONNECTING, PeerState.ENDED):
             return
-        if self._is_stranger and self.state is PeerState.UP:
-            self.end("it has not proved to be a broker of this cluster, and by now everybody has to")
+        if self.state is PeerState.UP and self._ends_as_stranger():
             return
         now_us = self._elapsed_us()
         silent_ms = (now_us - self._heard_us) // 1_000
@@ -169,6 +168,12 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._ask_who()
         for expired in self._session.expire(self._answer_s(now_us)):
             self.end(expired.error.message)
+
+    def _ends_as_stranger(self) -> bool:
+        """Whether it was taken for a broker without a proof, and would have to give one by now: then it has ended."""
+        if self._is_stranger:
+            self.end("it has not proved to be a broker of this cluster, and by now everybody has to")
+        return self.state is PeerState.ENDED
 
     def _should_ask(self, now_us: int, silent_ms: int) -> bool:
         if self._session.is_full:
@@ -268,31 +273,32 @@ class PeerConnection(asyncio.BufferedProtocol):
         if guarding is not None and guarding.secret is not None and hello.proves_brokers:
             self.state = PeerState.PROVING
             shown = guarding.secret.credentials(self._hello.broker_id, self._peer_id or BrokerId(0))
-            self._proof = shown.proof(guarding.nonce)
-            self._say(self._proof.first())
+            self._login = shown.proof(guarding.nonce)
+            self._say(self._login.first())
         elif self._is_stranger:
             self.end("it does not prove to be a broker of this cluster: start all with the same cluster_secret_file")
         else:
             self._introduce()
 
     def _say(self, data: bytes) -> None:
-        assert self._proof is not None
+        assert self._login is not None
         try:
-            self._write(AuthenticateRequest(mechanism=self._proof.mechanism, data=data), b"")
+            self._write(AuthenticateRequest(mechanism=self._login.mechanism, data=data), b"")
         except RemoteError as error:
             self.end(error.message)
 
     def _proved(self, response: AuthenticateResponse) -> None:
-        assert self._proof is not None
+        assert self._login is not None
         try:
-            if response.is_done:
-                self._proof.check(response.data)
-                self.is_proven = True
-                self._introduce()
-            else:
-                self._say(self._proof.prove(response.data))
+            data = self._login.take(response.data, is_done=response.is_done)
         except RemoteError as error:
             self.end(f"it does not know the secret of this cluster: {error.message}")
+            return
+        if data is not None:
+            self._say(data)
+            return
+        self.is_proven = True
+        self._introduce()
 
     def _introduce(self) -> None:
         self.state = PeerState.INTRODUCING

@@ -16,6 +16,7 @@ import sys
 import termios
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -98,16 +99,17 @@ class Connection(asyncio.BufferedProtocol):
 
     async def log_in(self, credentials: Credentials, hello: HelloResponse, deadline_s: float) -> HelloResponse:
         """Prove who is here; what the broker tells then. RemoteError unauthenticated; OperationalError: a bad seed."""
-        proof = credentials.proof(lambda: secrets.token_urlsafe(24))
-        first = AuthenticateRequest(mechanism=proof.mechanism, data=proof.first())
-        challenge, _ = await self.call(first, b"", deadline_s)
-        assert isinstance(challenge, AuthenticateResponse)
-        # Of a password this takes a tenth of a second and more.
-        final = await self._loop.run_in_executor(None, proof.prove, challenge.data)
-        done, _ = await self.call(AuthenticateRequest(mechanism=proof.mechanism, data=final), b"", deadline_s)
-        assert isinstance(done, AuthenticateResponse)
-        proof.check(done.data)
-        return msgspec.structs.replace(hello, cluster_id=done.cluster_id, nats_urls=done.nats_urls)
+        login = credentials.proof(lambda: secrets.token_urlsafe(24))
+        data = login.first()
+        while True:
+            answer, _ = await self.call(AuthenticateRequest(mechanism=login.mechanism, data=data), b"", deadline_s)
+            assert isinstance(answer, AuthenticateResponse)
+            # Of a password a proof takes a tenth of a second and more.
+            take = partial(login.take, answer.data, is_done=answer.is_done)
+            following = await self._loop.run_in_executor(None, take)
+            if following is None:
+                return msgspec.structs.replace(hello, cluster_id=answer.cluster_id, nats_urls=answer.nats_urls)
+            data = following
 
     async def call(self, request: Request, raw: Raw, deadline_s: float) -> tuple[Response, bytes | memoryview]:
         """The answer and its raw part. RemoteError if refused or too late, ConnectionLost if the connection ended."""

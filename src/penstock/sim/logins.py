@@ -9,7 +9,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from penstock.access import Credential, CredentialKind, Operation, Rule, User
-from penstock.access.proving import TOKEN_ITERATIONS, Credentials, Proof
+from penstock.access.handshake import ClientHandshake
+from penstock.access.proving import TOKEN_ITERATIONS, Credentials
 from penstock.access.scram import verifier_of
 from penstock.base import limits
 
@@ -49,7 +50,7 @@ class Login:
         """It was acknowledged: the next one will be another."""
         self._next = None
 
-    def proof(self) -> Proof:
+    def proof(self) -> ClientHandshake:
         """A login with what is shown now."""
         if not self._secrets:
             self.renewed()  # of somebody who is made already

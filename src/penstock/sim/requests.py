@@ -130,21 +130,22 @@ class Client:
             self._send(broker_id, connection, asked)
 
     def _log_in(self, broker_id: int, connection: Connection, login: Login) -> None:
-        line, doors, proof = self._lines[broker_id], self._brokers[broker_id].doors, login.proof()
+        line, doors, shown = self._lines[broker_id], self._brokers[broker_id].doors, login.proof()
         tried = login.tried
 
         def challenged(answer: bytes | RemoteError) -> None:
             if isinstance(answer, RemoteError):
                 failed(answer)
                 return
-            final = proof.prove(answer)
-            connection.send(partial(doors.log_in, connection, proof.mechanism, final, finished))
+            final = shown.take(answer, is_done=False)
+            assert final is not None
+            connection.send(partial(doors.log_in, connection, shown.mechanism, final, finished))
 
         def finished(answer: bytes | RemoteError) -> None:
             if isinstance(answer, RemoteError):
                 failed(answer)
                 return
-            proof.check(answer)
+            shown.take(answer, is_done=True)
             line.is_connecting = False
             self._open(broker_id, connection)
 
@@ -155,7 +156,7 @@ class Client:
             else:
                 self._close(line, connection)
 
-        connection.send(partial(doors.log_in, connection, proof.mechanism, proof.first(), challenged))
+        connection.send(partial(doors.log_in, connection, shown.mechanism, shown.first(), challenged))
 
     def _close(self, line: _Line, connection: Connection) -> None:
         connection.close(by_source=True)

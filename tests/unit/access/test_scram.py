@@ -19,6 +19,11 @@ SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")  # RFC 7677, section 3
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 NKEY_SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"  # made for nothing else
+CREDENTIALS = [
+    Credentials.password("ann", "pencil"),
+    Credentials.token(token_text("ann", "t1", "s3cret")),
+    Credentials.nkey(NKEY_SEED),
+]
 
 
 class Known:
@@ -45,9 +50,12 @@ class Known:
 
 
 def log_in(handshake: ServerHandshake, credentials: Credentials, nonce: str = "n" * 20) -> None:
-    proof = credentials.proof(lambda: nonce)
-    challenge = handshake.take(proof.mechanism, proof.first())
-    proof.check(handshake.take(proof.mechanism, proof.prove(challenge)))
+    login = credentials.proof(lambda: nonce)
+    challenge = handshake.take(login.mechanism, login.first())
+    final = login.take(challenge, is_done=False)
+    assert final is not None
+    assert login.take(handshake.take(login.mechanism, final), is_done=True) is None
+    assert login.is_done
 
 
 def test_the_example_of_the_rfc() -> None:
@@ -114,17 +122,52 @@ def test_whoever_is_not_there_is_challenged_like_anybody_else_and_always_the_sam
 
 
 def test_a_client_answers_no_broker_that_would_have_a_password_hashed_a_few_times_only() -> None:
-    proof = Credentials.password("ann", "pencil").proof(lambda: "n" * 20)
-    challenge = ScramServer("m" * 20).challenge(proof.first(), verifier_of("pencil", SALT, 99_999))
+    login = Credentials.password("ann", "pencil").proof(lambda: "n" * 20)
+    challenge = ScramServer("m" * 20).challenge(login.first(), verifier_of("pencil", SALT, 99_999))
     with pytest.raises(RemoteError, match="none that this client answers"):
-        proof.prove(challenge)
+        login.take(challenge, is_done=False)
 
 
 def test_a_client_does_not_trust_a_broker_that_knows_nothing() -> None:
-    proof = Credentials.token(token_text("ann", "t1", "s3cret")).proof(lambda: "n" * 20)
-    proof.prove(ScramServer("m" * 20).challenge(proof.first(), verifier_of("other", SALT, 1)))
+    login = Credentials.token(token_text("ann", "t1", "s3cret")).proof(lambda: "n" * 20)
+    login.take(ScramServer("m" * 20).challenge(login.first(), verifier_of("other", SALT, 1)), is_done=False)
     with pytest.raises(RemoteError, match="does not prove that it knows this user"):
-        proof.check(b"v=" + base64.b64encode(bytes(32)))
+        login.take(b"v=" + base64.b64encode(bytes(32)), is_done=True)
+
+
+@pytest.mark.parametrize("credentials", CREDENTIALS)
+@pytest.mark.parametrize("answer", [b"v=", b"v=AA==", b"", b"r=" + b"n" * 40])
+def test_a_login_that_is_done_before_anything_was_proved_proves_nothing(credentials, answer) -> None:
+    """As an impostor says it who knows no secret: `v=` is the signature of nothing."""
+    login = credentials.proof(lambda: "n" * 20)
+    login.first()
+    with pytest.raises(RemoteError, match="before it has asked for a proof") as caught:
+        login.take(answer, is_done=True)
+    assert caught.value.code == ErrorCode.UNAUTHENTICATED
+    assert not login.is_done
+
+
+def test_the_signature_of_nothing_is_none() -> None:
+    client = ScramClient("ann/t1", "s3cret", "n" * 20, iterations=(1,))
+    for final in (b"v=", b"v=" + base64.b64encode(bytes(32))):
+        with pytest.raises(RemoteError, match="does not prove that it knows this user"):
+            client.check(final)
+
+
+@pytest.mark.parametrize("credentials", CREDENTIALS)
+def test_a_broker_asks_once_for_a_proof(credentials, monkeypatch) -> None:
+    """Each costs thousands of hashes: whoever knows no secret could keep a broker busy."""
+    known = Known()
+    known.nkeys[NkeyClient(NKEY_SEED, "").public_key] = Principal("bob", 4, "k1")
+    login = credentials.proof(lambda: "n" * 20)
+    first = login.first()
+    assert login.take(ServerHandshake(known, "m" * 20).take(login.mechanism, first), is_done=False) is not None
+    monkeypatch.setattr(scram, "salted", None)  # whatever came now would cost
+    for _ in range(2):
+        again = ServerHandshake(known, "o" * 20).take(login.mechanism, first)
+        with pytest.raises(RemoteError, match="no part of a login"):
+            login.take(again, is_done=False)
+    assert not login.is_done
 
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, "PLAIN", ""])
