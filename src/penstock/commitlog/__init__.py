@@ -51,7 +51,7 @@ from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
 from penstock.commitlog.mended_file import MendingError
-from penstock.commitlog.mending import Mending
+from penstock.commitlog.mending import Hole, Mending
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Cut
 from penstock.commitlog.retention import LogConfig, Retention
@@ -71,6 +71,7 @@ __all__ = [
     "Disposal",
     "ExpirySurvey",
     "Flush",
+    "Hole",
     "LineageEntry",
     "Log",
     "LogConfig",

@@ -222,6 +222,11 @@ class CleanedLog(LogWriter):
             self.disposed()
 
     @property
+    def is_cleaned(self) -> bool:
+        """Whether a task of the cleaner is under way."""
+        return self._cleaner.under_way is not None
+
+    @property
     def is_disposing(self) -> bool:
         """Whether such a task is under way: the log is not to be cut meanwhile."""
         return self._cleaner.disposal is not None

@@ -38,7 +38,7 @@ def file_rows(vfs: Vfs, path: str) -> Iterator[Row]:
     name = path.rsplit("/", 1)[-1]
     file = vfs.open(path, read_only=True)
     try:
-        if name.endswith((".arrows", ".cleaned")):
+        if name.endswith((".arrows", ".cleaned", ".mended")):
             yield from _segment_rows(file, with_schema=True)
         elif ".arrows.cut-" in name:
             yield from _segment_rows(file, with_schema=name.partition(".cut-")[2].partition(".")[0] == "0")

@@ -216,7 +216,7 @@ def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]
         file = vfs.open(path)
         try:
             if not remains.is_zeros(file, position, found.size_bytes):
-                remains.copy_aside(vfs, file, position, found.size_bytes, files.side_path(vfs, path, position))
+                remains.copy_aside(vfs, file, position, found.size_bytes)
         finally:
             file.close()
     rewrite(vfs, directory, entries)

@@ -269,6 +269,11 @@ class Log(CleanedLog):
         lineage = self._lineage.entries if self._is_lineage_sure else None
         return Mending(self._vfs, self._directory, self._ids, segments, self.damage, self._checkpoint_values(), lineage)
 
+    @property
+    def awaits_opening(self) -> bool:
+        """Whether its tail is not on the disk, and only another opening brings it there: it was opened with damage."""
+        return self._segments.active is None and self.flushed_end != self.log_end
+
     def supersede(self) -> None:
         """Close it: another log of the same files takes its place, and views of this one say that it has changed.
 

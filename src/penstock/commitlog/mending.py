@@ -5,7 +5,21 @@ what is committed, or what the leader has: of the same leader epoch that is what
 what is offered is verified, has to go on where the batch before it ends, in offsets, times and leader epochs, and is
 refused as a whole if it does not. Nothing of an old file is touched until the new one is whole, synced and read back;
 of the old one, the bytes that could not be understood are kept in a side file, and what was sound in it is in the new
-one. A crash at any point leaves a log that is damaged, or less so, and that can be mended again.
+one. A crash or a failure at any step leaves a log that is damaged, or less so, and that can be mended again: by another
+Mending, never by the same one. The cleaner writes nothing of the log meanwhile, and its files have other names.
+
+| step of one damaged segment, X.arrows               | files when it fails        | what the next try does        |
+|-----------------------------------------------------|----------------------------|-------------------------------|
+| 1. write X.1.mended, sync                           | X, part of X.1.mended      | writes it from its beginning  |
+| 2. copy to X.cut-P what nobody understands, sync    | … and part of X.cut-P      | completes that copy           |
+| 3. read X.1.mended back, write X.1.index            | … and part of X.1.index    | the same once more            |
+| of all (`place`; the log is closed, then opened)    |                            |                               |
+| 4. sync the folder                                  | X, X.1.mended, X.cut-P     | 1 to 3 once more              |
+| 5. rename X.1.mended to X.1.arrows, sync the folder | X and X.1, or one of them  | the start takes X.1           |
+| 6. remove X and its index, or rename X to X.cut-0   | X.1, and perhaps X         | the start removes X           |
+| 7. put aside what is behind a cut, and strays       | X.1, and some of them      | puts the others aside         |
+| 8. the lineage anew, if lost: beside, then renamed  | as before, and lineage.new | the start writes it anew      |
+| 9. both slots of the checkpoint, each synced        | one slot tells of before   | the start writes it, or mends |
 
     a damaged segment    [ 0..9 ][ 10..19 ][#########][ 40..49 ]         holes: 20 to 40
     offered by a replica                    [ 15..29 ][ 30..59 ]         its cleaner has merged otherwise
@@ -84,7 +98,7 @@ class _Mended(NamedTuple):
 
 class Mending(SlicedWork):
     """`run` in a disk thread until `is_done`; while `hole` says what is wanted, `offer` it first, or say what it is
-    instead. Then `place` it, in a disk thread, while nothing else is at the log, and open the log anew.
+    instead. Then `place` it, in a disk thread, once, while the log is closed, and open the log anew in any case.
     """
 
     def __init__(
@@ -222,7 +236,7 @@ class Mending(SlicedWork):
 
     def _mend(self, group: Sequence[Segment], *, is_last: bool) -> Generator[int, None, None]:
         ranges = self.ranges
-        written_path = files.cleaned_path(files.following(group[0].path))
+        written_path = files.mended_path(files.following(group[0].path))
         with contextlib.ExitStack() as opened:
             target = self._vfs.open(written_path, create=True, make_folders=False)
             opened.callback(target.close)
@@ -244,7 +258,7 @@ class Mending(SlicedWork):
             for segment, old in zip(group, olds, strict=True):
                 # Not before all is there: else each try would leave a copy.
                 for position, end_position in old.aside:
-                    if not self._copy_aside(segment.path, old, position, end_position):
+                    if not self._copy_aside(old, position, end_position):
                         kept_paths.add(segment.path)
                     yield end_position - position
             end_offset = self._end if self._end is not None else max(group[-1].end_offset, self._begin)
@@ -286,13 +300,12 @@ class Mending(SlicedWork):
         was_there = old.file is not None or segment.size_bytes > 0
         return segment.base_offset if was_there or segment is not self._segments[0] else 0
 
-    def _copy_aside(self, path: str, old: Old, position: int, end_position: int) -> bool:
+    def _copy_aside(self, old: Old, position: int, end_position: int) -> bool:
         """Whether the bytes that nobody understands are kept now."""
         if old.file is None:
             return False
         try:
-            kept_as = files.side_path(self._vfs, path, position)
-            remains.copy_aside(self._vfs, old.file, position, end_position, kept_as)
+            remains.copy_aside(self._vfs, old.file, position, end_position)
         except OSError:
             return False
         self.has_kept = True
@@ -402,7 +415,7 @@ class Mending(SlicedWork):
     # Putting it in its place
 
     def place(self) -> None:
-        """Have the log be what was written anew. OSError: it is damaged still, and can be mended again."""
+        """Have the log be what was written anew. OSError, PenstockError: it lies there as a crash would leave it."""
         self._vfs.sync_dir(self._directory)  # what was kept aside
         for one in self._mended:
             self._vfs.rename(one.written_path, one.path)

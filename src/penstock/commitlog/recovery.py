@@ -18,8 +18,9 @@ Below flushed_end nothing is read that the index vouches for (see `rebuild`); da
 | no segment at all                         | damage          | damage           | new log, unless it must be|
 | index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
 
-Of a segment that the cleaner has written anew the newest one counts. The older one goes, and so does what the cleaner
-has not finished, where the log is sound: so a newer one that has an older one beside it is read as a whole.
+Of a segment that was written anew, by the cleaner or while it was mended, the newest one counts. The older one goes,
+and so does what was not finished, where the log is sound: so a newer one that has an older one beside it is read as a
+whole.
 
 "Cut" keeps the bytes in a side file unless it is clear that they are a write of our own that was not finished (see
 `remains`). No segment is removed here: a `Removal` takes those below log_start, as if retention had just moved it.
@@ -344,11 +345,11 @@ class Recovery:
     # Mending.
 
     def _remove_superseded(self, names: Sequence[str]) -> None:
-        """What the cleaner has left: what it has not finished, and what it has written anew and not removed yet.
+        """What was written anew and not finished, and what something else has taken the place of, and was not removed.
 
         Before anything is cut: else an old segment would come back once the new one is gone.
         """
-        gone = [name for name in names if files.is_cleaned(name)]
+        gone = [name for name in names if files.is_unfinished(name)]
         for name in names:
             found = files.parsed(name.replace(".index", ".arrows"))
             if found is not None and (found.generation or name.endswith(".arrows")):
@@ -434,8 +435,7 @@ class Recovery:
         try:
             kept_as = None
             if not self._tail_may_go(file, one, torn):
-                kept_as = files.side_path(self._vfs, one.path, torn.position)
-                remains.copy_aside(self._vfs, file, torn.position, one.size_bytes, kept_as)
+                kept_as = remains.copy_aside(self._vfs, file, torn.position, one.size_bytes)
                 self._vfs.sync_dir(self._directory)
             file.truncate(torn.position)
             if torn.position == 0:

@@ -12,10 +12,13 @@ Rules: only what is understood goes. Everything else is somebody's, until a pers
 
 from __future__ import annotations
 
+import errno
+
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, layout
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
+from penstock.commitlog import files
 from penstock.vfs import File, Vfs
 
 _MARK = layout.TEMPLATE[: layout.BODY_LENGTH_POSITION]
@@ -54,15 +57,49 @@ def is_unfinished_append(file: File, position: int, end_position: int, offset: i
     return True
 
 
-def copy_aside(vfs: Vfs, source: File, position: int, end_position: int, side_path: str) -> None:
-    """Copy these bytes to a side file, and sync it; its name is for the caller to sync. OSError."""
+def copy_aside(vfs: Vfs, source: File, position: int, end_position: int) -> str:
+    """Copy these bytes to a side file, and sync it; its path. Its name is for the caller to sync. OSError.
+
+    A copy that an earlier try has made, or begun, is that file: there is one, however often this is repeated.
+    """
+    side_path = _begun_copy(vfs, source, position, end_position) or files.side_path(vfs, source.path, position)
     target = vfs.open(side_path, create=True, make_folders=False)
     try:
         start = position
+        position += target.size()
         while position < end_position:
             data = source.read_at(position, min(limits.SCAN_READ_BYTES, end_position - position))
+            if not data:
+                raise OSError(errno.EIO, "it is shorter than it was", source.path)
             target.write_at(position - start, data)
             position += len(data)
         target.sync()
     finally:
         target.close()
+    return side_path
+
+
+def _begun_copy(vfs: Vfs, source: File, position: int, end_position: int) -> str | None:
+    """A side file that holds these bytes, or the first of them and nothing else."""
+    for path in files.side_files(vfs, source.path, position):
+        try:
+            file = vfs.open(path, read_only=True)
+        except OSError:
+            continue  # another one, then
+        try:
+            size_bytes = file.size()
+            if size_bytes <= end_position - position and _is_same(file, source, position, size_bytes):
+                return path
+        except OSError:
+            continue
+        finally:
+            file.close()
+    return None
+
+
+def _is_same(copy: File, source: File, position: int, size_bytes: int) -> bool:
+    for begin in range(0, size_bytes, limits.SCAN_READ_BYTES):
+        length = min(limits.SCAN_READ_BYTES, size_bytes - begin)
+        if copy.read_at(begin, length) != source.read_at(position + begin, length):
+            return False
+    return True

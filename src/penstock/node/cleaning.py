@@ -84,6 +84,18 @@ class Cleaners:
             task.work.close()
             self._end(task)
 
+    def gives_way(self, partition: Partition) -> bool:
+        """Its log is to be mended: end what is under way there; whether nothing is any more."""
+        self._waiting.pop(partition, None)
+        self._waiting_to_survey.pop(partition, None)
+        for task in [one for one in self._under_way if one.partition is partition]:
+            task.work.is_void = True
+            if task is not self._running:
+                task.work.close()
+                self._end(task)
+                partition.log.cleaned(task.work, self._clock().wall_us)
+        return not (partition.log.is_cleaned or partition.log.is_disposing)
+
     def _go_on(self, now_us: int) -> None:
         if self._running is not None or now_us < self._free_us:
             return

@@ -35,6 +35,8 @@ class Finder:
         key = PartitionKey(StreamId(stream_id), PartitionId(number))
         partition = self._partitions.get(key)
         if partition is not None:
+            if partition.closed:
+                raise RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be used: {partition.closed}")
             return partition
         if StreamId(stream_id) not in self._cluster.image.streams:
             self._cluster.check_knows()

@@ -57,10 +57,10 @@ class Partition:
     """One partition here. An idle one is small: what it counts and what waits is made when needed."""
 
     __slots__ = (
-        "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "committed_bytes", "committed_end",
-        "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch",
-        "leadership", "leads", "listened_us", "log", "meters", "producers", "published", "refusal", "rollup_at", "sid",
+        "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
+        "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
+        "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
+        "leads", "listened_us", "log", "mending", "meters", "producers", "published", "refusal", "rollup_at", "sid",
         "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
@@ -79,6 +79,8 @@ class Partition:
         self.traffic: Traffic  # once it leads in that sense
         self.cannot_lead = ""  # why it could not begin
         self.impediment = ""  # why the disk took nothing when it was asked last
+        self.mending = ""  # while the log is damaged: what it waits for, or why it could not be mended
+        self.closed = ""  # why the log, which was closed to be mended, could not be opened again; `cutting` lasts
         self.stall = ""  # a sync has not come back for long, and since when; until it does
         self.flushing = False  # a flush of the log is under way
         self.flush_us: int | None = None  # when the next one is planned
@@ -273,9 +275,10 @@ class Partition:
         self.committed_end = int(self.following.committed_end)
 
     def reopened(self, log: Log) -> None:
-        """Its log was mended, and opened anew; nobody leads or follows with it yet."""
+        """Its log was opened anew, mended or not; nobody leads or follows with it yet."""
         self.log, self._followed, self._recovered_end = log, None, log.log_end
         self.damage_told, self.impediment = 0, ""
+        self.closed = self.mending = ""
         self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
 
     # Messages

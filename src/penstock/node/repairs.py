@@ -6,25 +6,30 @@ where another one is in sync. Its leader is asked first, and gives what it has: 
 committed. The other replicas are asked for what the leader cannot read either, and give what is committed; of the same
 leader epoch it is the same. Nothing is given up here because of what a follower says, nor where nobody leads: the one
 that is damaged may have been the longest. What could not be mended is tried again, later each time, and with another
-giver if what one gave did not fit. The log that comes of it is opened as at a start, and joins the ISR as any that
-lacks something.
+giver if what one gave did not fit. The cleaner is done with the log before that, and begins nothing there meanwhile.
+The log that comes of it is opened as at a start, and joins the ISR as any that lacks something. While it is closed, it
+is neither led nor followed here.
 
-    damaged → wanted → asked of others, written anew → put in its place → opened → followed
-                 ▲              │ a while later
-                 └──────────────┘
+| step                           | when it fails                 | what the replica says meanwhile      |
+|--------------------------------|-------------------------------|--------------------------------------|
+| wanted                         | waits until it may be mended  | read-only, and what it waits for     |
+| asked of others, written anew  | wanted again, later each time | read-only, and what failed           |
+| closed, put in its place       | opened, as it lies there      |                                      |
+| opened                         | opened again, later each time | failed: why its log cannot be opened |
+| looked at: it is damaged still | wanted again, later each time | read-only, and what failed           |
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey
-from penstock.commitlog import Log, LogState, LogView, Mending, MendingError, Slice
+from penstock.commitlog import Hole, Log, LogState, LogView, Mending, MendingError, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
 from penstock.node.finding import Finder
 from penstock.node.partition import Partition
@@ -43,13 +48,12 @@ class _Repair:
     """What is under way."""
 
     partition: Partition
-    mending: Mending
+    mending: Mending | None  # None: its log is only to be opened anew
     asked: set[BrokerId] = field(default_factory=set)  # about the present hole, in vain
     givers: set[BrokerId] = field(default_factory=set)
     giver: BrokerId | None = None  # the last one
-    is_placed: bool = False  # what was written anew
     is_busy: bool = False  # a disk thread is at it, or another broker is asked, or it waits for a sync
-    is_waiting: bool = False  # for a sync, before it is put in its place
+    is_waiting: bool = False  # for a sync, before its log is closed
 
 
 class Repairs:
@@ -77,7 +81,6 @@ class Repairs:
         self._open_log = open_log
         self._mended = mended
         self._wanted: dict[PartitionKey, int] = {}  # when each is to be tried, in elapsed time
-        self._to_open: dict[PartitionKey, _Repair] = {}  # whose log is closed, and could not be opened since
         self._tries: dict[PartitionKey, int] = {}  # in vain, in a row
         self._misfits: dict[PartitionKey, set[BrokerId]] = {}  # who gave last what did not fit
         self._under_way: _Repair | None = None
@@ -104,22 +107,40 @@ class Repairs:
             return
         for key in [key for key, due_us in self._wanted.items() if due_us <= now_us]:
             partition = self._partitions.get(key)
-            is_damaged = partition is not None and partition.log.state is LogState.READ_ONLY
-            if partition is None or not (is_damaged or key in self._to_open):
-                for place in (self._wanted, self._to_open, self._tries, self._misfits):
+            if partition is None or not _is_wanted(partition):
+                for place in (self._wanted, self._tries, self._misfits):
                     place.pop(key, None)
-            elif self._under_way is None and self._may_begin(partition):
+                continue
+            waits_for = self._waits_for(partition)
+            if not waits_for and self._under_way is not None:
+                waits_for = "it is mended after another one"
+            if not waits_for and not self._upkeep.cleaners.gives_way(partition):
+                waits_for = "it is mended once the cleaner is done with it"
+            if not waits_for:
                 self._begin(partition)
-            else:
-                self._wanted[key] = now_us + (_SOON_US if self._counts(partition) else _RETRY_US)
+                continue
+            if key not in self._tries:
+                partition.mending = waits_for
+            is_soon = self._counts(partition) or partition.log.is_cleaned
+            self._wanted[key] = now_us + (_SOON_US if is_soon else _RETRY_US)
 
-    def _may_begin(self, partition: Partition) -> bool:
-        if partition.key in self._to_open:
-            return partition.cutting is None
+    def _waits_for(self, partition: Partition) -> str:
+        """Why it is not to be mended now; empty: it may be."""
+        if partition.closed:
+            return ""
         log, state = partition.log, partition.stream.partitions[partition.key.partition]
-        is_led = state.leader not in (None, self._broker_id) and not self._counts(partition)
-        is_idle = partition.cutting is None and not partition.flushing and log.flushed_end == log.log_end
-        return is_led and is_idle and state.leader_epoch >= log.leader_epoch
+        if self._counts(partition):
+            return "it is in sync by the metadata, or leads: it is mended once another replica is in sync, and leads"
+        if state.leader in (None, self._broker_id):
+            return "it is mended once another broker leads"
+        if state.leader_epoch < log.leader_epoch:
+            return (
+                f"it is not mended: its log has seen leader epoch {log.leader_epoch}, and the metadata says "
+                f"{state.leader_epoch}: the metadata has lost commands"
+            )
+        is_idle = partition.cutting is None and not partition.flushing
+        has_unsynced = log.flushed_end != log.log_end and not log.awaits_opening
+        return "" if is_idle and not has_unsynced else "it is mended once all that it has is on the disk"
 
     def _counts(self, partition: Partition) -> bool:
         """Whether it may be the one that leads next, or does: then it stays as it is."""
@@ -127,16 +148,22 @@ class Repairs:
         return partition.leadership is not None or self._broker_id in state.isr
 
     def _begin(self, partition: Partition) -> None:
-        self._upkeep.cleaners.forget(partition)
-        mended = self._to_open.get(partition.key)
-        self._under_way = repair = mended or _Repair(partition, partition.log.mend())
+        is_to_mend = not partition.closed and not partition.log.awaits_opening
+        self._under_way = repair = _Repair(partition, partition.log.mend() if is_to_mend else None)
         self._go_on(repair)
 
     def forget(self, partition: Partition) -> None:
         """It is gone from here."""
-        self._to_open.pop(partition.key, None)
-        if (repair := self._under_way) is not None and repair.partition is partition and repair.is_waiting:
-            self._end(repair)
+        repair = self._under_way
+        if repair is not None and repair.partition is partition:
+            if repair.is_waiting:
+                self._end(repair)
+        elif partition.closed:
+            partition.cutting = None  # nobody is at its files
+
+    def closed(self) -> Iterator[Partition]:
+        """Those whose log is closed, and cannot be opened: nothing is known of what they have."""
+        return (partition for key in self._wanted if (partition := self._partitions.get(key)) and partition.closed)
 
     # Written anew
 
@@ -145,11 +172,11 @@ class Repairs:
         if self._is_lost(repair):
             self._end(repair)
             return
-        if mending.is_done:
+        if mending is None or mending.is_done:
             self._place(repair)
             return
         if mending.hole is not None:
-            self._ask(repair)
+            self._ask(repair, mending, mending.hole)
             return
         repair.is_busy = True
 
@@ -170,13 +197,14 @@ class Repairs:
         partition = repair.partition
         if not self._is_here(partition):
             return True
-        return partition.key not in self._to_open and self._counts(partition)  # one that is closed is to be opened
+        return not partition.closed and self._counts(partition)  # one that is closed is to be opened
 
     def _is_here(self, partition: Partition) -> bool:
         return self._partitions.get(partition.key) is partition and partition.when_idle is None
 
     def _fail(self, repair: _Repair, why: str) -> None:
         key = repair.partition.key
+        repair.partition.mending = f"it {why}"
         repair.partition.tell(why, self._outbox)
         self._end(repair)
         tries = self._tries[key] = self._tries.get(key, 0) + 1
@@ -185,18 +213,18 @@ class Repairs:
 
     def _end(self, repair: _Repair) -> None:
         """Nothing is under way; what is damaged still is looked at again."""
-        repair.mending.close()
+        if repair.mending is not None:
+            repair.mending.close()
         self._under_way = None
         partition = repair.partition
         self._wanted.pop(partition.key, None)
-        if self._is_here(partition) and (partition.log.state is LogState.READ_ONLY or partition.key in self._to_open):
+        if self._is_here(partition) and _is_wanted(partition):
             self._wanted[partition.key] = self._clock().elapsed_us + _RETRY_US
 
     # What others have
 
-    def _ask(self, repair: _Repair) -> None:
-        partition, mending = repair.partition, repair.mending
-        assert mending.hole is not None
+    def _ask(self, repair: _Repair, mending: Mending, hole: Hole) -> None:
+        partition = repair.partition
         state = partition.stream.partitions[partition.key.partition]
         others = [one for one in state.replicas if one not in (self._broker_id, state.leader)]
         givers = others if state.leader in (None, self._broker_id) else [state.leader, *others]
@@ -205,15 +233,14 @@ class Repairs:
         giver = next((one for one in left if one not in misfits), None)
         if giver is None:
             self._misfits.pop(partition.key, None)  # the next time all are asked again
-            hole = mending.hole
             self._fail(repair, f"cannot be mended yet: no other replica gives offset {hole.offset}; it is tried again")
             return
         request = ReplicaRangeRequest(
             stream_id=partition.key.stream_id,
             partition=partition.key.partition,
             leader_epoch=state.leader_epoch,
-            offset=Offset(mending.hole.offset),
-            end=Offset(mending.hole.end_offset),
+            offset=Offset(hole.offset),
+            end=Offset(hole.end_offset),
             bytes_max=limits.REPAIR_BYTES_AT_ONCE,
         )
         repair.is_busy = True
@@ -223,7 +250,7 @@ class Repairs:
             repair.is_busy = False
             if self._under_way is not repair:
                 return
-            if self._take(repair, response, bytes(raw), leads=leads):
+            if self._take(mending, response, bytes(raw), leads=leads):
                 repair.asked.clear()
                 repair.givers.add(giver)
                 repair.giver = giver
@@ -233,9 +260,8 @@ class Repairs:
 
         self._peers.send(giver, request, done=done)
 
-    def _take(self, repair: _Repair, response: Response | RemoteError, raw: bytes, *, leads: bool) -> bool:
+    def _take(self, mending: Mending, response: Response | RemoteError, raw: bytes, *, leads: bool) -> bool:
         """Whether it says anything of the hole. `leads`: the image has its sender lead."""
-        mending = repair.mending
         hole = mending.hole
         assert hole is not None
         if isinstance(response, ReplicaRangeResponse):
@@ -255,34 +281,45 @@ class Repairs:
     # In its place
 
     def _place(self, repair: _Repair) -> None:
-        """Once no sync is under way; none begins until it is done."""
+        """Once no sync is under way; none begins until it is open again."""
         partition = repair.partition
+        if partition.closed:
+            self._open(repair)
+            return
         if partition.cutting is not None:
             self._fail(repair, "cannot be mended now: its log is being cut; it is tried again")
             return
         repair.is_busy = repair.is_waiting = True
-        self._upkeep.cut(partition, lambda: self._place_now(repair))
+        self._upkeep.cut(partition, lambda: self._close(repair))
 
-    def _place_now(self, repair: _Repair) -> None:
-        partition, mending = repair.partition, repair.mending
+    def _close(self, repair: _Repair) -> None:
+        partition = repair.partition
         repair.is_waiting = False
         if self._is_lost(repair):  # it is to lead by now
             self._end(repair)
             self._settle(partition)
             return
-        if partition.key not in self._to_open:
-            self._to_open[partition.key] = repair
-            self._roles.leave(partition)
-            try:
-                partition.log.supersede()
-            except OperationalError as error:
-                partition.tell(f"cannot be closed cleanly to be mended: {error}", self._outbox)
-        opened: list[Log] = []
+        self._roles.leave(partition)
+        try:
+            partition.log.supersede()
+        except OperationalError as error:
+            partition.tell(f"cannot be closed cleanly to be mended: {error}", self._outbox)
+        self._open(repair)
 
-        def place() -> None:
-            if not repair.is_placed:
-                mending.place()
-                repair.is_placed = True
+    def _open(self, repair: _Repair) -> None:
+        """Its log is closed: put what was written anew in its place, once, and open what is there then."""
+        partition = repair.partition
+        mending = None if partition.closed else repair.mending
+        opened: list[Log] = []
+        refused: list[Exception] = []
+        repair.is_busy = True
+
+        def run() -> None:
+            try:
+                if mending is not None:
+                    mending.place()
+            except (OSError, PenstockError) as error:
+                refused.append(error)  # it lies there as after a crash, which a start makes the best of
             opened.append(self._open_log(partition))
 
         def done(error: Exception | None) -> None:
@@ -291,25 +328,52 @@ class Repairs:
                 for log in opened:
                     log.close()
                 self._end(repair)
+                self._settle(partition)
             elif error is None:
-                self._opened(repair, opened[0])
+                self._opened(repair, opened[0], *refused)
+                self._settle(partition)
             else:
-                self._fail(repair, f"was mended, and cannot be opened: {error}")
-            self._settle(partition)
+                why = ": ".join(map(str, (*refused, error)))
+                partition.closed = f"its log was closed to be mended, and cannot be opened: {why}"
+                self._fail(repair, f"cannot be opened, once it was mended: {why}; it is tried again")
 
-        self._outbox.work(Lane.WRITE, place, done)
+        self._outbox.work(Lane.WRITE, run, done)
 
     def _settle(self, partition: Partition) -> None:
         self._upkeep.cut_done(partition)
         if partition.when_idle is None:
             self._roles.update(partition)
 
-    def _opened(self, repair: _Repair, log: Log) -> None:
+    def _opened(self, repair: _Repair, log: Log, *refused: Exception) -> None:
         partition, mending = repair.partition, repair.mending
-        for place in (self._to_open, self._tries, self._misfits):
-            place.pop(partition.key, None)
         partition.reopened(log)
+        if log.state is LogState.READ_ONLY and mending is None:
+            self._is_open(repair, log)
+            return
+        if log.state is LogState.READ_ONLY:
+            why = f": {refused[0]}" if refused else ""
+            self._fail(repair, f"was mended, and is damaged still{why}; it is tried again")
+            self._upkeep.opened(partition)
+            return
+        for place in (self._tries, self._misfits):
+            place.pop(partition.key, None)
         self._end(repair)
+        if mending is not None:
+            self._tell_mended(repair, mending)
+        self._upkeep.opened(partition)
+        self._mended(partition.key)
+
+    def _is_open(self, repair: _Repair, log: Log) -> None:
+        """It was only to be opened, and is to be mended yet."""
+        if log.awaits_opening:
+            self._fail(repair, "cannot be mended yet: its end cannot be brought to the disk; it is tried again")
+        else:
+            self._end(repair)
+            self._wanted[repair.partition.key] = self._clock().elapsed_us
+        self._upkeep.opened(repair.partition)
+
+    def _tell_mended(self, repair: _Repair, mending: Mending) -> None:
+        partition = repair.partition
         partition.counters["repaired_ranges"] += mending.ranges
         partition.counters["repaired_bytes"] += mending.offered_bytes
         givers = ", ".join(map(str, sorted(repair.givers)))
@@ -317,8 +381,6 @@ class Repairs:
         ranges = f"{mending.ranges} damaged range{'' if mending.ranges == 1 else 's'}"
         kept = "; what was damaged is kept beside it, in files with .cut- in their names"
         self._outbox.notice(f"{partition.label} is mended: {ranges}{came}{kept if mending.has_kept else ''}")
-        self._upkeep.opened(partition)
-        self._mended(partition.key)
 
     # What others lack
 
@@ -344,6 +406,10 @@ class Repairs:
             self._outbox.reply(caller, ReplicaRangeResponse(leads=leads), extent)
 
         self._outbox.work(Lane.READ, run, done)
+
+
+def _is_wanted(partition: Partition) -> bool:
+    return bool(partition.closed) or partition.log.state is LogState.READ_ONLY
 
 
 def _sound(view: LogView, request: ReplicaRangeRequest, end: int) -> Slice | None:

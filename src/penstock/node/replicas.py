@@ -14,7 +14,7 @@ what a partition has committed goes to readers and to followers, what is on its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 from penstock.access.handshake import Principal
@@ -246,16 +246,26 @@ class Replicas:
             for partition, is_refused in self._listening.absent(self._clock())
             if (key := partition.key) not in self._failed and partition.leadership is not None and partition.may_pass
         )
-        told = (*failed, *self.streams.unopened(), *unheard)
+        told = (*failed, *self.streams.unopened(), *self._closed_and_led(), *unheard)
         if len(told) <= limits.ELECTIONS_PER_COMMAND_MAX:
             return told
         begin = self._told_resigned % len(told)  # each in its turn: some may have nobody else who could lead
         self._told_resigned = begin + limits.ELECTIONS_PER_COMMAND_MAX
         return (*told[begin:], *told[:begin])[: limits.ELECTIONS_PER_COMMAND_MAX]
 
+    def _closed_and_led(self) -> Iterator[ResignedLeadership]:
+        """What this broker is to lead, and others could, and of which it cannot open the log again."""
+        for partition in self.repairs.closed():
+            state = partition.stream.partitions[partition.key.partition]
+            if state.leader == self._broker_id and partition.is_replicated:
+                key = partition.key
+                yield ResignedLeadership(key.stream_id, PartitionId(key.partition), state.leader_epoch)
+
     def log_ends(self) -> tuple[LogEnd, ...]:
         """Where the logs end that nobody leads until it is known which is the longest."""
-        failed = [key for key in self.streams.failures if self._broker_id in self._image().partition(*key).replicas]
+        closed = (partition.key for partition in self.repairs.closed())
+        unknown = (*self.streams.failures, *closed)
+        failed = [key for key in unknown if self._broker_id in self._image().partition(*key).replicas]
         return self._log_ends.take(self.roles.live.keys(), failed)
 
     def as_of_us(self, partition: Partition) -> int | None:

@@ -108,9 +108,12 @@ class Report:
             return PartitionHealth.NO_LEADER, f"broker {leader} led it last, and cannot be reached from here"
         if partition is None:
             return self._absent(key)
+        if partition.closed:
+            return PartitionHealth.FAILED, partition.closed
         state = partition.log.state
         if state in _STATES:
-            return _STATES[state], _STATE_REASONS[state]
+            mending = partition.mending if state is LogState.READ_ONLY else ""
+            return _STATES[state], "; ".join(filter(None, (_STATE_REASONS[state], mending)))
         if impediment := partition.impediment or partition.stall:
             return PartitionHealth.IMPEDED, impediment
         if partition.cannot_lead:

@@ -9,6 +9,7 @@ answer is carried out, before the disk work behind it.
 | time            | `clock.advance_ms`, `clock.set_back_ms`; then `tick`                                      |
 | disk            | `disk_runs_at_once`, or `run_disk(number)` in any order; `execute` and `complete` apart   |
 | syncs           | `syncs_hang`: those of logs do not come back, while other disk work does                  |
+| other disk work | `hung`: what is done by these classes does not come back                                  |
 | disk faults     | `vfs.plan` of the FaultyVfs around the memory                                             |
 | NATS            | `nats.up`, `nats.down`; `publish` delivers to every subscription that matches             |
 | power           | `crash(keep)` gives the broker that starts on what the crash left                         |
@@ -208,6 +209,7 @@ class Broker:
         self.nats = Nats(is_up=nats_is_up)
         self.disk_runs_at_once = True
         self.syncs_hang = False
+        self.hung: tuple[type, ...] = ()
         self.disk: list[DiskWork] = []
         self.acks: list[Ack] = []
         self.replies: dict[Hashable, Reply] = {}
@@ -269,7 +271,7 @@ class Broker:
                 return
 
     def _next_work(self) -> int | None:
-        hung = Flush if self.syncs_hang else ()
+        hung = (*self.hung, Flush) if self.syncs_hang else self.hung
         return next((n for n, work in enumerate(self.disk) if not isinstance(_owner(work), hung)), None)
 
     def settle(self) -> None:

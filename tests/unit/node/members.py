@@ -108,7 +108,10 @@ class Brokers:
 
     def start(self, broker_id: int, memory: MemoryVfs | None = None, disk: str = "") -> Member:
         """A broker begins, with an empty disk or with this one."""
-        member = Member(self, broker_id, disk or f"disk-{broker_id}", memory)
+        return self.join_again(Member(self, broker_id, disk or f"disk-{broker_id}", memory))
+
+    def join_again(self, member: Member) -> Member:
+        """A broker that was made begins."""
         self.members[member.broker_id] = member
         member.start()
         for other in list(self.members):

@@ -150,10 +150,10 @@ def test_if_what_the_leader_gives_does_not_fit_another_one_is_asked(monkeypatch:
     take, asked = repairs.Repairs._take, []
 
     def garbled(
-        self: repairs.Repairs, repair: repairs._Repair, response: ReplicaRangeResponse, raw: bytes, *, leads: bool
+        self: repairs.Repairs, mending: Mending, response: ReplicaRangeResponse, raw: bytes, *, leads: bool
     ) -> bool:
         asked.append(leads)
-        return take(self, repair, response, b"\xff" * 64 if leads else raw, leads=leads)
+        return take(self, mending, response, b"\xff" * 64 if leads else raw, leads=leads)
 
     monkeypatch.setattr(repairs.Repairs, "_take", garbled)
     damage(follower.memory, 0)
