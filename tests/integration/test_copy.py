@@ -62,6 +62,8 @@ async def test_what_cannot_be_copied_is_said(broker: BrokerProcess, client: aio.
     assert "is there, and is open" in errors
     _, errors = await copy(broker, "source", "source", code=2)
     assert "another name" in errors
+    _, errors = await copy(broker, "source", "source", "--to-server", broker.client_address, code=2)
+    assert "another name" in errors
     await client.create_stream("other", "source.*")
     await client.append("other", [{"subject": "source.b", "value": "1"}] * 2)
     await client.pause_stream("other")

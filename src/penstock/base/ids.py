@@ -27,6 +27,11 @@ TimestampUs = NewType("TimestampUs", int)
 """Microseconds since 1970-01-01 UTC; message timestamps never decrease within a partition."""
 
 
+def are_different_clusters(one: str, other: str) -> bool:
+    """Whether two cluster ids name two clusters. The empty id names none: its broker has not joined a cluster yet."""
+    return bool(one and other) and one != other
+
+
 class PartitionKey(NamedTuple):
     """Which partition of which stream: what everything about one log is kept under."""
 

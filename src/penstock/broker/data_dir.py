@@ -30,7 +30,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, are_different_clusters
 from penstock.hot.crc import crc32c
 from penstock.vfs.real import read_whole
 
@@ -76,14 +76,15 @@ class DataDir:
 
         May be called in a thread, by one at a time.
         """
-        if cluster_id == self.cluster_id:
-            return
-        if self.cluster_id:
+        assert cluster_id, "a broker that has not joined a cluster has nothing to remember"
+        if are_different_clusters(cluster_id, self.cluster_id):
             raise OperationalError(
                 f"the data directory {self.path} belongs to cluster {self.cluster_id}, and this broker was let into "
                 f"cluster {cluster_id}: check the addresses (--cluster, --join), or start with an empty directory "
                 "(--data-dir)"
             )
+        if self.cluster_id:
+            return
         try:
             known = json.loads(read_whole(self.path / _IDENTITY, limits.IDENTITY_BYTES_MAX))
             _write(self.path, {**known, "broker_id": self.broker_id, "cluster_id": cluster_id})

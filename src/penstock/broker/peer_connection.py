@@ -35,7 +35,7 @@ from typing import Protocol
 from penstock.access.handshake import ClientHandshake
 from penstock.base import limits
 from penstock.base.errors import NATS_GREETING, ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, are_different_clusters
 from penstock.base.tls_errors import Words, tls_mistake
 from penstock.broker.guarding import Guarding
 from penstock.messages import (
@@ -386,4 +386,4 @@ def introduction_mistake(peer_id: BrokerId | None, hello: PeerHelloRequest, who:
 
 def is_of_another_cluster(hello: PeerHelloRequest, who: PeerHelloResponse) -> bool:
     """Whether both sides know their cluster, and it is not the same."""
-    return bool(hello.cluster_id and who.cluster_id) and who.cluster_id != hello.cluster_id
+    return are_different_clusters(hello.cluster_id, who.cluster_id)

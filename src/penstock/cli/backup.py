@@ -101,7 +101,7 @@ def _back_up(
     infos = _chosen(client, streams, seconds)
     if not (infos or _users(client, seconds)):
         raise OperationalError("there are neither streams nor users yet: nothing is to be backed up")
-    _check_cluster(manifest, client.status(timeout=seconds).cluster_id, folder)
+    _check_cluster(manifest, client.cluster_id(timeout=seconds), folder)
     _warn(folder, infos)
     manifest.penstock = __version__
     _note_groups(client, manifest, infos, seconds)  # before the rows: so these reach as far
@@ -154,7 +154,9 @@ def _chosen(client: Client, names: list[str] | None, timeout: float) -> list[Str
 
 
 def _check_cluster(manifest: Manifest, cluster_id: str, folder: Path) -> None:
-    if manifest.cluster_id and cluster_id and manifest.cluster_id != cluster_id:
+    from penstock.base.ids import are_different_clusters
+
+    if are_different_clusters(manifest.cluster_id, cluster_id):
         text = f"{folder} is a backup of cluster {manifest.cluster_id}, and this is {cluster_id}"
         raise OperationalError(f"{text}: give another folder")
     manifest.cluster_id = cluster_id

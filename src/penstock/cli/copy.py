@@ -115,7 +115,7 @@ def copy(
             known = {} if to_credentials is None else {"credentials": to_credentials}
             there, _ = stack.enter_context(connected(ctx, to_server, timeout, **known))
         info = here.stream(source, timeout=seconds)
-        if to_server is None and source == target:
+        if source == target and (here is there or here.cluster_id(timeout=seconds) == there.cluster_id(timeout=seconds)):
             raise typer.BadParameter("the copy needs another name, or another cluster (--to-server)")
         if (isinstance(begin, int) or isinstance(end, int)) and len(info.partitions) > 1:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"

@@ -184,6 +184,10 @@ class Client:
         """How the broker fares."""
         return (await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout))[0]
 
+    async def cluster_id(self, *, timeout: float = 10.0) -> str:
+        """The id of the cluster: offsets that a program stores mean nothing in another one. Unavailable: none yet."""
+        return await self._link.cluster_id(timeout)
+
     # Reading
 
     async def read(

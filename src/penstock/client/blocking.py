@@ -219,6 +219,10 @@ class Client:
         """How the broker fares."""
         return self._thread.run(self._client.status(timeout=timeout))
 
+    def cluster_id(self, *, timeout: float = 10.0) -> str:
+        """The id of the cluster: offsets that a program stores mean nothing in another one. Unavailable: none yet."""
+        return self._thread.run(self._client.cluster_id(timeout=timeout))
+
     # Reading
 
     def read(

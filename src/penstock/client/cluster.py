@@ -1,8 +1,9 @@
 """What a client knows of its cluster: its brokers, where they are reached, who leads which partition. No IO.
 
 Rules: what brokers say is not trusted further than it goes: a leader epoch never goes back, so that an older answer
-of a slow broker changes nothing; a broker of another cluster is refused, because its stream ids mean other streams;
-an address that cannot be one is left out; everything kept is bounded.
+of a slow broker changes nothing; a broker of another cluster is refused, because its stream ids mean other streams (one
+that has not joined a cluster yet names none, and is not refused); an address that cannot be one is left out; everything
+kept is bounded.
 
 Theory: a broker is known by its id, and reached at up to two addresses: the one that it tells its cluster, and one that
 worked (which differ behind a tunnel or a port that is forwarded). What worked goes first. The servers that the caller
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId, are_different_clusters
 from penstock.client.addresses import is_address
 from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
 
@@ -49,7 +50,7 @@ class ClusterView:
     def __init__(self, servers: Sequence[str], chance: Callable[[], float]) -> None:
         assert servers
         self.servers = tuple(servers)
-        self.cluster_id: str | None = None
+        self.cluster_id = ""  # empty: no broker has named it yet
         self.brokers_learned_s: float | None = None
         self.chance = chance
         self._advertised: dict[BrokerId, str] = {}
@@ -145,10 +146,10 @@ class ClusterView:
 
     def greeted(self, address: str, hello: HelloResponse) -> None:
         """A broker has said hello at that address. RemoteError cluster_mismatch: it is none of this cluster."""
-        if self.cluster_id is not None and hello.cluster_id != self.cluster_id:
+        if are_different_clusters(self.cluster_id, hello.cluster_id):
             text = f"the broker at {address} belongs to another cluster, {hello.cluster_id}, not to {self.cluster_id}"
             raise RemoteError(ErrorCode.CLUSTER_MISMATCH, f"{text}: connect anew to read from it", address=address)
-        self.cluster_id = hello.cluster_id
+        self.cluster_id = self.cluster_id or hello.cluster_id
         before = self._id_at.get(address)
         if before is not None and before != hello.broker_id and self._reached.get(before) == address:
             del self._reached[before]

@@ -1,8 +1,9 @@
 """One TCP connection to a broker: drives a `Session` on an asyncio loop.
 
 Rules: everything runs on one loop. A call ends with its answer, its deadline or the end of the connection, whichever
-is first; a cancelled call leaves nothing behind but an answer that will be ignored. One that is retired, for its login
-counts no more, takes no calls, and ends with the last that is in flight: so of each it is known whether it was done.
+is first; a cancelled call leaves nothing behind but an answer that will be ignored. One that is retired, because its
+login is not valid any more or its broker named no cluster, takes no calls, and ends with the last that is in flight: so
+of each it is known whether it was done.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, session: Session, server: str) -> None:
         self.server = server
+        self.names_cluster = True  # whether the broker said of which cluster it is
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None

@@ -3,7 +3,8 @@
 Rules: what to do next is `attempts`' to say, what is known is the `ClusterView`'s; here it is done. Requests about a
 partition go to its leader, any other to the broker at `server`, which is another one once that does not answer. Who
 leads is asked for again, beside the work, when it was learnt long ago. Of those who need the same answer one asks.
-Where a login counts no more, the link logs in anew, once a request and broker.
+Where a login counts no more, the link logs in anew, once a request and broker. A broker that named no cluster in its
+hello has not joined one yet; it may join any, so it is asked one request, and greeted anew for the next.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ _REFRESH_S_MAX = 3.0
 _REFRESH_AGAIN_S = 1.0  # beside the work, at most so often
 _CONNECT_AGAIN_S = 0.2  # a broker that is not ready to say who may log in
 _MEET_AGAIN_S = 10.0  # brokers that were away are looked for, at most so often
+_NO_CLUSTER = "the broker at {} has not joined its cluster yet: try again once most of its voters are there"
 
 CREATE_GRACE_S = 1.0
 """So much longer than the broker has, a client waits for it to say what it waited for in vain."""
@@ -269,6 +271,18 @@ class Link:
         self._learn(request, answer, address)
         return cast("MetadataResponse", answer)
 
+    async def cluster_id(self, timeout_s: float) -> str:
+        """The id of the cluster; waits until a broker names it. Unavailable: none has; TimedOut, RemoteError."""
+        clock = asyncio.get_running_loop()
+        deadline_s = clock.time() + timeout_s
+        while not self.view.cluster_id:
+            await self.call(MetadataRequest(names=()), MetadataResponse, timeout_s=deadline_s - clock.time())
+            if not self.view.cluster_id:
+                if clock.time() + _CONNECT_AGAIN_S >= deadline_s:
+                    raise Unavailable(_NO_CLUSTER.format(self._home))
+                await asyncio.sleep(_CONNECT_AGAIN_S)
+        return self.view.cluster_id
+
     async def close(self) -> None:
         """End the connections; calls in flight fail."""
         self._closed = True
@@ -315,6 +329,9 @@ class Link:
             return await connection.call(request, raw, deadline_s)
         except Unauthenticated as error:
             self._connections.retire(connection, error)
+        finally:
+            if not connection.names_cluster:
+                self._connections.retire(connection, RemoteError(ErrorCode.NOT_YET, _NO_CLUSTER.format(self._home)))
         clock = asyncio.get_running_loop()
         while True:
             try:
@@ -362,6 +379,7 @@ class Link:
         try:
             self._check_open()
             self.view.greeted(address, hello)
+            connection.names_cluster = bool(hello.cluster_id)
         except BaseException:
             connection.close()
             raise

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, are_different_clusters
 from penstock.messages import API_OF_REQUEST, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import Outbox, PeerRequest
 
@@ -95,7 +95,7 @@ class Peers:
 
 def introduced(hello: PeerHelloRequest, ours: PeerHelloResponse) -> PeerHelloResponse:
     """The answer to a broker that says who it is. RemoteError cluster_mismatch if it cannot be a peer of ours."""
-    if hello.cluster_id and ours.cluster_id and hello.cluster_id != ours.cluster_id:
+    if are_different_clusters(hello.cluster_id, ours.cluster_id):
         text = f"broker {ours.broker_id} here belongs to cluster {ours.cluster_id}, not to {hello.cluster_id}"
         raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text, cluster_id=ours.cluster_id)
     if hello.data_dir_id == ours.data_dir_id:  # or it has reached itself

@@ -8,12 +8,11 @@ and offsets mean something within one cluster only: in another one, or in one wh
 
 from __future__ import annotations
 
-from penstock.base.errors import OperationalError
+from penstock.base.ids import are_different_clusters
 from penstock.client.blocking import Client
 from penstock.client.ranges import agreed_end
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo
-from penstock.spark import brokers
 from penstock.spark.places import Key, Position
 from penstock.spark.planning import DataLossError
 
@@ -52,12 +51,10 @@ def check_held(
         raise DataLossError(f"{text}: it was cut, or began anew; {instead}")
 
 
-def checked_cluster(client: Client, known: str, what: str, instead: str) -> str:
-    """The id of the cluster. DataLossError: `what` was noted in another one. Empty: that is not known."""
-    now = brokers.cluster_id(client)
-    if known and not now:
-        raise OperationalError("the broker that answers is not in its cluster yet; try again in a moment")
-    if known and now != known:
+def checked_cluster(client: Client, known: str, what: str, instead: str, timeout_s: float) -> str:
+    """The id of the cluster. DataLossError: `what` was noted in another one; `known` is empty if it does not say."""
+    now = client.cluster_id(timeout=timeout_s)
+    if are_different_clusters(known, now):
         text = f"{what} is of another cluster, {known}; these brokers are {now}, and have other messages"
         raise DataLossError(f"{text}: {instead}")
     return now

@@ -227,7 +227,8 @@ class ArchiveJob:
         about = lake.read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
         known = about.cluster if about else ""
-        cluster = checked_cluster(self._client(), known, f"the archive in {plan.root}", "archive elsewhere")
+        what, timeout_s = f"the archive in {plan.root}", plan.source.timeout_s
+        cluster = checked_cluster(self._client(), known, what, "archive elsewhere", timeout_s)
         for name, number in chosen.stream_ids.items():
             if ids.get(name, number) != number:
                 text = f"stream {name} was deleted and made anew since it was archived in {plan.root}"

@@ -35,8 +35,3 @@ def client(servers: tuple[str, ...], timeout_s: float) -> Client:
         if (found := _clients.get(key)) is None:
             found = _clients[key] = connect(servers, name=CLIENT_NAME, credentials=file or None, timeout=timeout_s)
         return found
-
-
-def cluster_id(client: Client) -> str:
-    """Which cluster those brokers are: its id was made with it, and no other one has it."""
-    return client._client._link.view.cluster_id or ""  # noqa: SLF001 (the same client's face)

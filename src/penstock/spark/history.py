@@ -71,7 +71,7 @@ class History:
         about = lake.read_about(self._root)
         if about is None:
             raise ConfigError([f"archive: there is none in {self._root}; `penstock pipeline archive` makes one"])
-        checked_cluster(client, about.cluster, f"the archive in {self._root}", "read one of them by itself")
+        checked_cluster(client, about.cluster, f"the archive in {self._root}", "read one of them by itself", timeout_s)
         for name, number in chosen.stream_ids.items():
             if about.stream_ids.get(name, number) != number:
                 text = f"stream {name} was deleted and made anew since it was archived in {self._root}"

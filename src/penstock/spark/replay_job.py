@@ -124,13 +124,19 @@ def replay(
     session = session_of(spark, f"replay {to}")
     rows = _rows(session, root, where)
     notes = Path(checkpoint).absolute() if checkpoint else root / "_penstock" / f"replay-{to}"
+    cluster = client.cluster_id(timeout=options.timeout_s)
     new = Note(
-        str(uuid.uuid4()), to, int(info.stream_id), where=where, subject=subject, cluster=brokers.cluster_id(client),
+        str(uuid.uuid4()),
+        to,
+        int(info.stream_id),
+        where=where,
+        subject=subject,
+        cluster=cluster,
         is_begun=False,
-    )  # fmt: skip
+    )
     with held(notes / "LOCK", f"another replay is at work that notes in {notes} how far it is"):
         note = _read(notes) or new
-        checked_cluster(client, note.cluster, f"the note in {notes}", "give another checkpoint")
+        checked_cluster(client, note.cluster, f"the note in {notes}", "give another checkpoint", options.timeout_s)
         if (note.stream, note.stream_id) != (to, int(info.stream_id)):
             raise ConfigError(
                 [f"{notes} is of another stream, or of {to} before it was made anew; give another checkpoint"]

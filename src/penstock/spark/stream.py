@@ -85,7 +85,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = find(self._client(), chosen, where, self._options, otherwise=-1)
         if self._options.archive:
             places = self._with_archive(chosen, where, places)
-        return Positions(chosen.stream_ids, places, cluster=brokers.cluster_id(self._client())).to_json()
+        cluster = self._client().cluster_id(timeout=self._options.timeout_s)
+        return Positions(chosen.stream_ids, places, cluster=cluster).to_json()
 
     def _with_archive(self, chosen: Chosen, where: Where, places: Mapping[Key, Position]) -> dict[Key, Position]:
         """Where a query begins that reads what was archived, too. What is older than a time it gets whole."""
@@ -169,8 +170,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._said_gone.add(name)
 
     def _checked_cluster(self, begin: Positions) -> str:
-        what = "the checkpoint of this query"
-        return checked_cluster(self._client(), begin.cluster, what, "begin with another checkpointLocation")
+        what, instead = "the checkpoint of this query", "begin with another checkpointLocation"
+        return checked_cluster(self._client(), begin.cluster, what, instead, self._options.timeout_s)
 
     def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
         """Where a partition goes on whose leader is another one by now, or knows of less than was read.

@@ -204,7 +204,7 @@ class _Job:
         self._chosen = self._choose()
         self._is_warned = False
         (self._info,) = self._chosen.streams.values()
-        cluster = brokers.cluster_id(self._client())
+        cluster = self._client().cluster_id(timeout=plan.source.timeout_s)
         self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of, cluster)
 
     def run(self, *, once: bool, report: Report) -> Upkeep:
@@ -333,7 +333,8 @@ class _Job:
         about = About.of_text(found.metadata().description)
         if about is None:
             raise ConfigError([f"{place} holds a Delta table that is not of this kind; give another folder"])
-        checked_cluster(self._client(), about.cluster, f"the table in {place}", "keep another table")
+        what, timeout_s = f"the table in {place}", self._plan.source.timeout_s
+        checked_cluster(self._client(), about.cluster, what, "keep another table", timeout_s)
         if about._replace(buckets=ours.buckets, cluster=ours.cluster) != ours:
             when = f" as of {about.as_of}" if about.as_of else " as it is now" if ours.as_of else ""
             is_anew = about.stream == ours.stream and about.stream_id != ours.stream_id

@@ -132,6 +132,62 @@ async def test_a_broker_of_another_cluster_is_not_asked(cluster: FakeCluster) ->
     assert len(cluster[2].requests) == asked(cluster[2], HelloRequest)
 
 
+async def test_a_client_that_came_before_the_cluster_reconnects_to_it(cluster: FakeCluster) -> None:
+    """A broker without a cluster id says the empty one, which names no cluster."""
+    fill(cluster)
+    cluster[1].hello["cluster_id"] = ""
+    async with penstock.aio.connect(cluster[1].address) as client:
+        await client.stream("a")
+        cluster[1].hello["cluster_id"] = "c"
+        await client.stream("a")
+        assert await client.cluster_id() == "c"
+        await cluster.elect(2)
+        await cluster.kill(1)
+        assert (await client.get("a", 1)).value == b"1"
+
+
+async def test_a_broker_that_has_not_joined_yet_does_not_belong_to_another_cluster(cluster: FakeCluster) -> None:
+    fill(cluster)
+    async with penstock.aio.connect(cluster[1].address) as client:
+        await client.stream("a")
+        cluster[2].hello["cluster_id"] = ""
+        await cluster.elect(2)
+        await cluster.kill(1)
+        assert (await client.get("a", 1)).value == b"1"
+        assert await client.cluster_id() == "c"
+
+
+async def test_a_broker_that_joined_another_cluster_meanwhile_is_found_out(cluster: FakeCluster) -> None:
+    """A connection on which no cluster was named serves one request; then the client says hello again."""
+    fill(cluster)
+    cluster[1].hello["cluster_id"] = ""
+    async with penstock.aio.connect(cluster[1].address) as client:
+        await client.stream("a")
+        cluster[1].hello["cluster_id"] = "another"
+        await client.stream("a")
+        named = asked(cluster[1], HelloRequest)
+        for _ in range(3):
+            await client.stream("a")
+        assert asked(cluster[1], HelloRequest) == named  # it named its cluster: the connection is kept
+        await cluster.elect(2)
+        with pytest.raises((penstock.Unavailable, penstock.TimedOut), match="belongs to another cluster"):
+            await client.get("a", 1, timeout=0.5)
+
+
+async def test_which_cluster_it_is_is_asked_until_a_broker_knows(cluster: FakeCluster) -> None:
+    cluster[1].hello["cluster_id"] = ""
+    async with penstock.aio.connect(cluster[1].address) as client:
+
+        async def join(count: int) -> None:
+            if count == 3:
+                cluster[1].hello["cluster_id"] = "c"
+
+        on(cluster[1], MetadataRequest, join)
+        with pytest.raises(penstock.Unavailable, match="has not joined its cluster yet"):
+            await client.cluster_id(timeout=0.01)
+        assert await client.cluster_id(timeout=30.0) == "c"
+
+
 # Reading
 
 
