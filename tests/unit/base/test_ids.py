@@ -39,7 +39,9 @@ def _comparisons(file: Path) -> Iterator[ast.Compare]:
     for node in ast.walk(ast.parse(text)) if "cluster" in text else ():
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            if any(_names_a_cluster(side) for side in sides) and not any(isinstance(one, ast.Constant) for one in sides):
+            if any(_names_a_cluster(side) for side in sides) and not any(
+                isinstance(one, ast.Constant) for one in sides
+            ):
                 yield node
 
 
