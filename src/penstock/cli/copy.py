@@ -12,6 +12,7 @@ import typer
 
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.ids import are_different_clusters
 from penstock.cli import output, placed_rows, places
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.options import (
@@ -115,7 +116,8 @@ def copy(
             known = {} if to_credentials is None else {"credentials": to_credentials}
             there, _ = stack.enter_context(connected(ctx, to_server, timeout, **known))
         info = here.stream(source, timeout=seconds)
-        if source == target and (here is there or here.cluster_id(timeout=seconds) == there.cluster_id(timeout=seconds)):
+        clusters = (here.cluster_id(timeout=seconds), there.cluster_id(timeout=seconds))
+        if source == target and not are_different_clusters(*clusters):
             raise typer.BadParameter("the copy needs another name, or another cluster (--to-server)")
         if (isinstance(begin, int) or isinstance(end, int)) and len(info.partitions) > 1:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
