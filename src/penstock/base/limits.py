@@ -212,7 +212,7 @@ SHARED_ISRS_MAX = 1_024  # ISRs, and terms of commits, of which a broker keeps o
 GROUP_NAME_CHARS_MAX = 128  # as of a stream
 OFFSETS_PARTITIONS = 16  # of the stream that holds offsets: groups are spread over so many leaders
 OFFSETS_SEGMENT_BYTES = 16 * MIB  # of it: what has been replaced lies in few of them
-OFFSETS_KEPT_MAX = 50_000  # that one partition of it keeps in memory, for all groups: some 30 MB, 75 with long notes
+OFFSETS_KEPT_MAX = 50_000  # that one partition of it keeps in memory, shared by users: some 30 MB, 75 with long notes
 OFFSETS_PER_COMMIT_MAX = 1_024  # in one request: a stream has as many partitions
 OFFSET_METADATA_CHARS_MAX = 256  # of the note beside an offset
 GROUP_MEMBERS_MAX = 256  # a row of the log names all of them
@@ -221,7 +221,7 @@ GROUP_STREAMS_MAX = 64  # that a member reads
 GROUP_SESSION_MS_MIN = 500
 GROUP_SESSION_MS_MAX = 60_000  # a member of whom a new coordinator hears nothing keeps what it has for so long
 GROUP_SESSION_MS_DEFAULT = 10_000
-GROUPS_IN_USE_MAX = 1_000  # that have members, of one partition of the stream that holds offsets
+GROUPS_IN_USE_MAX = 1_000  # that have members, of one partition of the stream that holds offsets; users have shares
 PRODUCERS_PER_ANSWER_MAX = 1_000  # of one partition, in one page of a list
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of a group and a stream in one page of a list
 

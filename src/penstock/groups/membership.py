@@ -135,6 +135,11 @@ class Membership:
         """Who is in it, as far as is known now."""
         return frozenset(self._members)
 
+    @property
+    def owner(self) -> str:
+        """The user of its first member, for whom the group counts; empty: of nobody, as with members."""
+        return next((member.by for member in self._members.values()), "")
+
     def readers(self, stream_ids: Iterable[int]) -> list[str]:
         """Who of them reads one of these streams, or has something of it, sorted."""
         wanted = frozenset(stream_ids)

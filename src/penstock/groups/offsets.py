@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from penstock.base.fair_shares import FairShares
 from penstock.groups.membership import Generation
 from penstock.groups.rows import (
     Place,
@@ -35,6 +36,7 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, Committed]]] = {}
         self._count = 0
+        self.shares = FairShares()  # what is committed, by user; who writes adds what is on its way
         self.generations: dict[str, Generation] = {}  # of the groups that have members, or had
 
     def __len__(self) -> int:
@@ -62,14 +64,19 @@ class Offsets:
 
     def _keep(self, place: Place, committed: Committed) -> None:
         partitions = self._groups.setdefault(place.group, {}).setdefault(place.stream_id, {})
-        self._count += place.partition not in partitions
+        if (before := partitions.get(place.partition)) is None:
+            self._count += 1
+        else:
+            self.shares.remove(before.position.by)
+        self.shares.add(committed.position.by)
         partitions[place.partition] = committed
 
     def _forget(self, place: Place) -> None:
         streams = self._groups.get(place.group, {})
         partitions = streams.get(place.stream_id, {})
-        if partitions.pop(place.partition, None) is None:
+        if (before := partitions.pop(place.partition, None)) is None:
             return
+        self.shares.remove(before.position.by)
         self._count -= 1
         if not partitions:
             del streams[place.stream_id]

@@ -1,7 +1,7 @@
 """Committed offsets as rows of `__offsets`: what their keys and values say.
 
     key    v1/offset/GROUP/STREAM_ID/PARTITION
-    value  {"offset":42,"leader_epoch":3,"metadata":"…"}, or null: nothing is committed any more
+    value  {"offset":42,"leader_epoch":3,"metadata":"…","by":"…"}, or null: nothing is committed any more
 
 Rules: both are text, so that whoever reads the stream can read them; the row's timestamp says when it was committed.
 The last row of a key counts. A key begins with the version of all the row; the numbers in it are decimal, without zeros
@@ -13,6 +13,7 @@ The stream is named by its id: one that is deleted and made again is another one
 from __future__ import annotations
 
 import re
+import sys
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -46,6 +47,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     # Of a leader in whose log that offset was right.
     leader_epoch: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] | None = None
     metadata: str = ""  # a note of the consumer's
+    by: str = ""  # the user who has committed it, as `Granted.by`; empty: as there, or an administrator
 
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -86,9 +88,12 @@ def encode_value(position: Position) -> bytes:
 def decode_value(value: bytes) -> Position | None:
     """The position of a value; None: it is none that this version knows."""
     try:
-        return _decoder.decode(value)
+        position = _decoder.decode(value)
     except _MALFORMED:
         return None
+    if position.by:  # few users commit many of them: each has one string in memory
+        msgspec.structs.force_setattr(position, "by", sys.intern(position.by))
+    return position
 
 
 def encode_generation_key(group: str) -> bytes:

@@ -318,6 +318,11 @@ class Access:
         is_user = self.is_guarded and self.who not in (None, THE_BROKER)
         return f"{self.who.name}/{self.who.made_index}" if is_user and self.who is not None else ""
 
+    @property
+    def sharer(self) -> str:
+        """For whom it counts what whoever asks adds to a bounded table, as `FairShares` has it."""
+        return "" if self.is_free else self.asker
+
     def is_ruler(self, name: str) -> bool:
         """Whether that user may do everything."""
         return self._judge(name).is_admin

@@ -2,16 +2,19 @@
 
 Rules: a generation is written, and committed, before any of it is told (`penstock.groups.membership`); one is written
 at a time. Nothing here happens by itself: who was silent for its session is found to be gone when somebody asks about
-its group. A group that nobody is in any more has no row. The sessions of a coordinator begin when it first looks at the
+its group. A group that nobody is in any more has no row. Groups in use count for the user of their first member, who
+may have its share of GROUPS_IN_USE_MAX (`FairShares`). The sessions of a coordinator begin when it first looks at the
 group: the one before may have heard its members until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
 from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
 from penstock.groups.membership import Beat, Generation, Membership, Part, in_use, unknown_member
 from penstock.groups.offsets import Offsets
@@ -56,13 +59,18 @@ class GroupMembers:
         self._readable = readable
         self._groups: dict[str, _Group] = {}
 
-    def heartbeat(self, request: GroupHeartbeatRequest, now_us: int, by: str = "") -> GroupHeartbeatResponse:
-        """A member is there, or leaves. `by`: who says so. RemoteError unknown_member, too_large."""
+    def heartbeat(
+        self, request: GroupHeartbeatRequest, now_us: int, by: str = "", sharer: str = ""
+    ) -> GroupHeartbeatResponse:
+        """A member is there, or leaves. `by`: who says so; `sharer`: for whom a new group counts, as `FairShares`.
+
+        RemoteError unknown_member, too_large.
+        """
         group = self._load(request.group, now_us)
         if group is None:
             if request.is_leaving or request.number != 1:
                 raise unknown_member(request.member_id)
-            self._check_room(now_us)
+            self._check_room(now_us, sharer)
             group = self._groups[request.group] = _Group(Membership(Generation(0), self._leader_epoch, now_us))
         membership = group.membership
         if request.is_leaving:
@@ -140,17 +148,27 @@ class GroupMembers:
         group.membership.expire(now_us)
         return group
 
-    def _check_room(self, now_us: int) -> None:
+    def _check_room(self, now_us: int, sharer: str) -> None:
         """RemoteError too_large; what nobody is in any more goes first."""
-        if len(self._groups.keys() | self._offsets.generations.keys()) < limits.GROUPS_IN_USE_MAX:
+        if self._shares().fits(sharer, 1, limits.GROUPS_IN_USE_MAX):
             return
         for name in sorted(self._groups.keys() | self._offsets.generations.keys()):
             group = self._load(name, now_us)
             if group is not None and not group.membership.members:
                 self._advance(name, group)
-        if len(self._groups) >= limits.GROUPS_IN_USE_MAX:
-            text = f"this broker coordinates {limits.GROUPS_IN_USE_MAX} groups in one partition already"
+        if not (shares := self._shares()).fits(sharer, 1, limits.GROUPS_IN_USE_MAX):
+            text = f"of groups with members in one partition {shares.refused(sharer, limits.GROUPS_IN_USE_MAX)}"
             raise RemoteError(ErrorCode.TOO_LARGE, f"{text}; try again, or take a group of another name")
+
+    def _shares(self) -> FairShares:
+        """The groups in use, by the user of their first member."""
+        loaded = ((group.membership.owner, 1) for group in self._groups.values())
+        others = (
+            (next((member.by for member in one.members.values()), ""), 1)
+            for name, one in self._offsets.generations.items()
+            if name not in self._groups
+        )
+        return FairShares(chain(loaded, others))
 
     def _partitions(self, name: str, membership: Membership) -> dict[int, int]:
         return {stream_id: self._readable(name, stream_id) for stream_id in membership.streams}

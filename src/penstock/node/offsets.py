@@ -13,8 +13,10 @@ writes to these logs.
 | all            | that is done, and what was read is committed  | is answered                       |
 | nothing        | the log could not be read                     | is told why; the next one reads   |
 
-How much is kept is bounded: a commit that would add to OFFSETS_KEPT_MAX is refused. Offsets in streams that are deleted
-go when a leader has read them, or has no room: a tombstone each.
+How much is kept is bounded: a commit that would add to OFFSETS_KEPT_MAX is refused, and so is one of a user who has its
+share of them (`FairShares`; the row names the user, so that every leader knows). What is on its way counts. Offsets in
+streams that are deleted go when a leader has read them, or has no room: a tombstone each. A group that is deleted makes
+room as soon as its tombstones are committed.
 """
 
 from __future__ import annotations
@@ -111,7 +113,6 @@ class _Kept:
         self.end = end  # of what was there when it began
         self.offsets: Offsets | None = None
         self.failure: RemoteError | None = None
-        self.written = 0  # rows that are not committed yet
         self.begun: set[Place] = set()  # of which a row is on its way: what says only where a group begins is late
         self.is_swept = False
         self.members: GroupMembers | None = None  # as long as `offsets`
@@ -184,6 +185,7 @@ class GroupOffsets:
         assert kept.offsets is not None
         assert kept.members is not None
         kept.members.check_commit(request, now.elapsed_us, self._access.asker)
+        by = self._access.sharer
         rows, places, added = [], list[Place](), 0
         for one in request.offsets:
             place = Place(request.group, one.stream_id, one.partition)
@@ -193,18 +195,19 @@ class GroupOffsets:
             if one.offset is not None:
                 self._check_there(one.stream_id, one.partition)
                 added += place not in kept.offsets
-                value = encode_value(Position(one.offset, one.leader_epoch, one.metadata))
+                value = encode_value(Position(one.offset, one.leader_epoch, one.metadata, by))
             rows.append((encode_key(place), None if one.offset is None else value))
-        if added and len(kept.offsets) + kept.written + added > limits.OFFSETS_KEPT_MAX:
+        shares = kept.offsets.shares
+        if added and not shares.fits(by, added, limits.OFFSETS_KEPT_MAX):
             self._sweep(partition, kept)
-            text = f"{partition.label} holds {len(kept.offsets)} offsets; the limit is {limits.OFFSETS_KEPT_MAX}"
+            text = f"of offsets in {partition.label} {shares.refused(by, limits.OFFSETS_KEPT_MAX)}"
             raise RemoteError(ErrorCode.TOO_LARGE, f"nothing was committed: {text}; delete groups that are not used")
-
         if not rows:
             self._outbox.reply(caller, CommitOffsetsResponse(committed_us=TimestampUs(now.wall_us)))
             return
 
         kept.begun.update(places)
+        shares.add(by, added)
 
         def heard(response: Response | RemoteError) -> None:
             kept.begun.difference_update(places)  # what is committed is among the offsets
@@ -213,7 +216,7 @@ class GroupOffsets:
             else:
                 self._outbox.reply(caller, response)
 
-        self._append(partition, kept, rows, heard)
+        self._append(partition, kept, rows, heard, lambda: shares.remove(by, added))
 
     def _fetch(self, caller: Hashable, request: FetchOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
         kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
@@ -239,7 +242,8 @@ class GroupOffsets:
         if not request.is_leaving:
             for stream_id in request.stream_ids:
                 self._check_there(stream_id, 0)
-        self._outbox.reply(caller, kept.members.heartbeat(request, now.elapsed_us, self._access.asker))
+        by, sharer = self._access.asker, self._access.sharer
+        self._outbox.reply(caller, kept.members.heartbeat(request, now.elapsed_us, by, sharer))
 
     def _list(self, caller: Hashable, request: ListGroupsRequest, raw: bytes | memoryview, now: Now) -> None:
         kept = self._known(self._of_offsets(request.stream_id, request.partition))
@@ -374,18 +378,22 @@ class GroupOffsets:
     # What is written
 
     def _append(
-        self, partition: Partition, kept: _Kept, rows: Rows, heard: Callable[[Response | RemoteError], None]
+        self,
+        partition: Partition,
+        kept: _Kept,
+        rows: Rows,
+        heard: Callable[[Response | RemoteError], None],
+        arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write rows; they are known once they are committed, in the order of the log."""
+        """Write rows; they are known once they are committed, in the order of the log. `arrived`: just before that."""
 
         def written(response: Response | RemoteError) -> None:
-            kept.written -= len(rows)
+            arrived()
             if isinstance(response, AppendResponse):
                 assert kept.offsets is not None
                 kept.offsets.take((key, value, response.timestamp_us) for key, value in rows)
             heard(response)
 
-        kept.written += len(rows)
         self._write(partition, Inside(written), _encoded(rows))
 
     def _sweep(self, partition: Partition, kept: _Kept) -> None:

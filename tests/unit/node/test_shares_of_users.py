@@ -1,0 +1,162 @@
+"""Tables that users fill: nobody fills one alone, and who comes later still gets a first entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.access import Operation, Rule
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, PartitionId
+from penstock.hot.keyhash import partition_of
+from penstock.messages import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    OffsetCommit,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+)
+from tests.unit.node.harness import Broker
+from tests.unit.node.test_access import asking, stream_id, user
+from tests.unit.node.test_offsets import again
+
+COMMIT, READ = Operation.COMMIT_OFFSETS, Operation.READ
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """`p0` is bob's to read, `p1` eve's; all offsets are in one partition. Ann rules."""
+    monkeypatch.setattr(limits, "OFFSETS_PARTITIONS", 1)
+    broker = Broker().start()
+    broker.create("p0", "p0", partitions=8)
+    broker.create("p1", "p1", partitions=8)
+    broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    with asking(broker, "ann"):
+        broker.request(user("bob", Rule(COMMIT, stream="p0")))
+        broker.request(user("eve", Rule(COMMIT, stream="p1")))
+    return broker
+
+
+def commit(
+    broker: Broker, by: str | None, group: str, count: int = 1, *, stream: str = "p0", offset: int | None = 1
+) -> object:
+    number = partition_of(group.encode(), 1)
+    with asking(broker, "ann" if by is None else by):
+        stream_ids = stream_id(broker, "__offsets"), stream_id(broker, stream)
+        commits = tuple(
+            OffsetCommit(
+                stream_id=stream_ids[1], partition=PartitionId(one), offset=None if offset is None else Offset(offset)
+            )
+            for one in range(count)
+        )
+        return again(
+            broker, CommitOffsetsRequest(stream_id=stream_ids[0], partition=number, group=group, offsets=commits)
+        )
+
+
+def filled(broker: Broker, by: str, *, stream: str = "p0") -> int:
+    """Commit for one group after another until it is refused; how many times it was not."""
+    for number in range(1_000):
+        response = commit(broker, by, f"{by}-{number}", stream=stream)
+        if isinstance(response, RemoteError):
+            assert response.code == ErrorCode.TOO_LARGE
+            assert f"user {by!r} has" in response.message
+            return number
+    raise AssertionError("nothing was refused")
+
+
+def test_one_user_does_not_keep_others_from_committing(broker, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 20)
+    assert filled(broker, "bob") == 10
+    assert isinstance(commit(broker, "eve", "eve", 2, stream="p1"), CommitOffsetsResponse)
+    assert isinstance(commit(broker, "bob", "bob-0", offset=7), CommitOffsetsResponse)  # his are his
+    assert isinstance(commit(broker, "bob", "bob-0", offset=None), CommitOffsetsResponse)
+
+
+def test_one_large_commit_does_not_either(broker, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 8)
+    assert isinstance(commit(broker, "bob", "all", 8), RemoteError)
+    assert isinstance(commit(broker, "bob", "some", 4), CommitOffsetsResponse)
+    assert isinstance(commit(broker, "eve", "eve", stream="p1"), CommitOffsetsResponse)
+
+
+def test_whose_they_are_is_known_after_a_restart(broker, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 20)
+    assert filled(broker, "bob") == 10
+    broker.stop()
+    after = Broker(broker.memory, clock=broker.clock).start()
+    assert isinstance(commit(after, "bob", "more"), RemoteError)
+    assert isinstance(commit(after, "eve", "eve", stream="p1"), CommitOffsetsResponse)
+
+
+def test_what_is_on_its_way_counts(broker, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 3)
+    assert isinstance(commit(broker, "bob", "a"), CommitOffsetsResponse)
+    stream_ids = stream_id(broker, "__offsets"), stream_id(broker, "p0")
+    requests = [
+        CommitOffsetsRequest(
+            stream_id=stream_ids[0],
+            partition=PartitionId(0),
+            group=group,
+            offsets=(OffsetCommit(stream_id=stream_ids[1], partition=PartitionId(0), offset=Offset(1)),),
+        )
+        for group in ("b", "c")
+    ]
+    broker.disk_runs_at_once = False
+    with asking(broker, "bob"):
+        first = broker.request(requests[0])
+        assert first in broker.open_requests
+        assert broker.refusal(requests[1]).code == ErrorCode.TOO_LARGE
+        broker.settle()
+        assert isinstance(broker.replies[first].response, CommitOffsetsResponse)
+        assert broker.refusal(requests[1]).code == ErrorCode.TOO_LARGE
+
+
+def test_an_administrator_makes_room_at_once(broker, monkeypatch) -> None:
+    """What was committed before there were users may have filled it all."""
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 8)
+    assert isinstance(commit(broker, None, "old", 8), CommitOffsetsResponse)
+    assert isinstance(commit(broker, "eve", "eve", stream="p1"), RemoteError)
+    assert isinstance(commit(broker, None, "old", 2, offset=None), CommitOffsetsResponse)
+    assert isinstance(commit(broker, "eve", "eve", stream="p1"), CommitOffsetsResponse)
+    with asking(broker, "ann"):
+        asked = FetchOffsetsRequest(
+            stream_id=stream_id(broker, "__offsets"),
+            partition=PartitionId(0),
+            group="old",
+            of_stream_id=stream_id(broker, "p0"),
+        )
+        assert len(broker.ask(asked, FetchOffsetsResponse).offsets) == 6
+
+
+def joined(broker: Broker, by: str, group: str, *, stream: str = "p0") -> object:
+    with asking(broker, by):
+        request = GroupHeartbeatRequest(
+            stream_id=stream_id(broker, "__offsets"),
+            partition=PartitionId(0),
+            group=group,
+            member_id=f"{group}-member",
+            number=1,
+            stream_ids=(stream_id(broker, stream),),
+        )
+        return again(broker, request)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_one_user_does_not_keep_others_from_groups_with_members(broker, monkeypatch, is_restarted) -> None:
+    monkeypatch.setattr(limits, "GROUPS_IN_USE_MAX", 6)
+    for number in range(3):
+        assert isinstance(joined(broker, "bob", f"bob-{number}"), GroupHeartbeatResponse)
+    if is_restarted:
+        broker.stop()
+        broker = Broker(broker.memory, clock=broker.clock).start()
+    refused = joined(broker, "bob", "bob-3")
+    assert isinstance(refused, RemoteError)
+    assert refused.code == ErrorCode.TOO_LARGE
+    assert isinstance(joined(broker, "eve", "eve", stream="p1"), GroupHeartbeatResponse)
+    assert isinstance(joined(broker, "ann", "ann"), GroupHeartbeatResponse)
