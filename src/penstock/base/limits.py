@@ -276,6 +276,7 @@ METADATA_PARTITIONS_MAX = 4_096  # partitions of them, unless the first stream a
 QUERIES_RUNNING_MAX = 3  # get and list offsets; a few threads' worth, so that the event loop gets its turn
 SEARCHES_RUNNING_MAX = 1  # of them, by key or subject: they read up to SCAN_BYTES_MAX each
 QUERIES_WAITING_MAX = 4_096
+TURN_BYTES = 64 * KIB  # what a user's turn in a queue counts on top of the bytes that are read for it
 SCAN_BYTES_MAX = 1 * GIB  # one search from the end of the log
 IN_FLIGHT_REQUESTS_MAX = 256  # per connection; further frames stay in the socket
 WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyond it no request is read

@@ -327,6 +327,8 @@ class Connection:
         if self._closed or self.open_requests.pop(caller.correlation_id, None) is not caller:
             return
         if isinstance(response, RemoteError):
+            if self.who is not None:
+                self._owner.usage.looked(self.who, looked_bytes)
             self._send_error(caller, response)
             if response.code == ErrorCode.UNAUTHENTICATED:
                 self._is_nobody(response)
@@ -358,7 +360,7 @@ class Connection:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
         raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
         if self.who is not None:
-            told = self._owner.usage.answered(self.who, response, max(raw_bytes, looked_bytes))
+            told = self._owner.usage.answered(self.who, response, raw_bytes, looked_bytes)
             if isinstance(told, RemoteError):
                 self._send_error(caller, told)
                 return

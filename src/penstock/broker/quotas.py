@@ -5,6 +5,8 @@ taken out of it, below nothing if need be: so one request may be as large as any
 has filled again are refused with `throttled`, which says how long that takes. The answer to the one before has said so
 already (`throttle_ms`): who waits so long is not refused. Nothing of one that is refused was done, and nothing is held
 for it. A fetch that has waited is looked at once more when its answer is there: many that wait bring no more than one.
+What was looked through to find something counts, whether it was found or not, and is never done for nothing: it is
+told also where the rate is used up by then.
 Brokers and administrators' rates count like anybody's; who has no quota costs a look. A bucket that is full is
 forgotten, so of those who were deleted nothing stays; and one who is made anew under that name has another.
 """
@@ -131,18 +133,24 @@ class Usage:
         text = f"user {who.name!r} is over its {kind.value} rate of {bucket.rate} bytes/s; wait for {wait_ms} ms"
         return RemoteError(ErrorCode.THROTTLED, text, throttle_ms=wait_ms, rate=bucket.rate)
 
-    def answered(self, who: Principal, response: R, nbytes: int) -> R | RemoteError:
-        """The answer, which says how long the user is to wait where it is over a rate; `nbytes`: what it brings, or
-        what was looked through for it. Or why what has waited brings nothing: others have used up the rate meanwhile.
+    def looked(self, who: Principal, nbytes: int) -> None:
+        """So much was looked through for a user, and nothing found."""
+        if nbytes and (bucket := self._bucket(who, Kind.FETCH)) is not None:
+            bucket.level -= nbytes
+
+    def answered(self, who: Principal, response: R, nbytes: int, looked_bytes: int = 0) -> R | RemoteError:
+        """The answer, which says how long the user is to wait where it is over a rate; `nbytes`: what it brings,
+        `looked_bytes`: what was looked through for it. Or why what has waited brings nothing: others have used up the
+        rate meanwhile.
         """
         if isinstance(response, AppendResponse):
             bucket = self._bucket(who, Kind.APPEND)
         elif isinstance(response, FetchResponse | GetResponse):
             bucket = self._bucket(who, Kind.FETCH)
             if bucket is not None:
-                if nbytes and bucket.wait_ms:
+                if nbytes and not looked_bytes and bucket.wait_ms:
                     return self._refusal(who, Kind.FETCH, bucket)
-                bucket.level -= nbytes
+                bucket.level -= max(nbytes, looked_bytes)
         else:
             return response
         if bucket is None or not (wait_ms := bucket.wait_ms):

@@ -2,18 +2,22 @@
 
 Rules: queries have a lane of their own, and few run at once: what they read at once is bounded by `running_max`
 batches. Of the searches (which read up to SCAN_BYTES_MAX each) fewer run than may, so that a quick question is answered
-beside them. More than `waiting_max` do not wait: they are refused. Who has gone is not waited for: what has not
-begun is forgotten, what runs ends after its present batch. Fetches that want not all have a desk of their own.
+beside them. Users take turns, by what was read for each (`Turns`), so nobody waits for all that another user asks. More
+than `waiting_max` do not wait, nor more of one user than its share: they are refused. Who has gone is not waited for:
+what has not begun is forgotten, what runs ends after its present batch. Fetches that want not all have a desk of their
+own.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
+from penstock.base.turns import Turns
 from penstock.node.queries import Query
 from penstock.node.step import Lane, Outbox
 
@@ -23,6 +27,7 @@ Done = Callable[[Exception | None], None]
 @dataclass(slots=True, eq=False)
 class _Asked:
     caller: Hashable
+    user: str
     query: Query
     done: Done
 
@@ -34,33 +39,33 @@ class Desk:
         self._outbox = outbox
         self._running_max = running_max
         self._waiting_max = waiting_max
-        self._waiting: tuple[deque[_Asked], deque[_Asked]] = (deque(), deque())  # quick ones, searches
+        shares = FairShares()
+        self._waiting: tuple[Turns[_Asked], Turns[_Asked]] = (Turns(shares), Turns(shares))  # quick ones, searches
         self._running: dict[Hashable, _Asked] = {}
         self._searching = 0
 
-    def ask(self, caller: Hashable, query: Query, done: Done) -> None:
-        """Run `query` when it is its turn; `done` hears how it went. RemoteError overloaded."""
-        if sum(map(len, self._waiting)) >= self._waiting_max:
+    def ask(self, caller: Hashable, query: Query, done: Done, who: Principal | None = None) -> None:
+        """Run `query` when it is its turn; `done` hears how it went. `who` asks. RemoteError overloaded."""
+        user = "" if who is None else who.name
+        turns = self._waiting[query.is_search]
+        if not turns.fits(user, self._waiting_max):
             raise RemoteError(ErrorCode.OVERLOADED, "too many queries at once; wait for some to be answered")
-        self._waiting[query.is_search].append(_Asked(caller, query, done))
+        turns.put(user, _Asked(caller, user, query, done))
         self._run_more()
 
     def gone(self, callers: Iterable[Hashable]) -> None:
         """Nobody waits for what these callers have asked."""
         gone = set(callers)
-        for queue in self._waiting:
-            if any(asked.caller in gone for asked in queue):
-                left = [asked for asked in queue if asked.caller not in gone]
-                queue.clear()
-                queue.extend(left)
+        for turns in self._waiting:
+            turns.drop(lambda asked: asked.caller in gone)
         for caller in gone & self._running.keys():
             self._running[caller].query.give_up()
 
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell those whose query has not begun; what runs ends soon."""
-        for queue in self._waiting:
-            while queue:
-                self._outbox.step.answer(queue.popleft().caller, error)
+        for turns in self._waiting:
+            while turns:
+                self._outbox.step.answer(turns.take().caller, error)
         for asked in self._running.values():
             asked.query.give_up()
 
@@ -68,9 +73,9 @@ class Desk:
         quick, searches = self._waiting
         while len(self._running) < self._running_max:
             if quick:
-                self._run(quick.popleft())
+                self._run(quick.take())
             elif searches and self._searching < limits.SEARCHES_RUNNING_MAX:
-                self._run(searches.popleft())
+                self._run(searches.take())
             else:
                 return
 
@@ -82,6 +87,7 @@ class Desk:
         def done(error: Exception | None) -> None:
             del self._running[asked.caller]
             self._searching -= asked.query.is_search
+            self._waiting[asked.query.is_search].charge(asked.user, asked.query.looked_bytes)
             asked.done(error)
             self._run_more()
 

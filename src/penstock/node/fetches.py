@@ -246,13 +246,13 @@ class Fetches:
                     response = self._response_to_projected(look, query)
                     self._outbox.reply(caller, response, query.raw or None, looked_bytes=query.looked_bytes)
             else:
-                self._outbox.reply(caller, as_remote(error))
+                self._outbox.reply(caller, as_remote(error), looked_bytes=query.looked_bytes)
 
         try:
             if self._stopping is not None:
                 raise self._stopping
             self._looking[caller] = look
-            self._desk.ask(caller, query, done)
+            self._desk.ask(caller, query, done, look.who)
         except RemoteError as error:
             self._looking.pop(caller, None)
             self._outbox.reply(caller, error)

@@ -92,16 +92,6 @@ class Node:
         self._peers = Peers(self._outbox)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
         self.meters = self._budget.meters
-        self._questions = Questions(
-            self._outbox,
-            settings.format_version,
-            deleted=lambda partition: deleted_error(partition.stream),
-            stopping=_STOPPING,
-        )
-        self._verifying = Verifying(self._outbox, stopping=_STOPPING)
-        self._replicas = self._new_replicas(chance)
-        self._partitions = self._replicas.partitions
-        self._upkeep = self._replicas.upkeep
         self.access = Access(
             lambda: self._cluster.image,
             lambda: self._now.wall_us,
@@ -109,6 +99,17 @@ class Node:
             requires_proof=lambda: self._cluster.guarded.requires_proof,
             is_current=lambda: self._cluster.is_current(self._now),
         )
+        self._questions = Questions(
+            self._outbox,
+            settings.format_version,
+            self.access,
+            deleted=lambda partition: deleted_error(partition.stream),
+            stopping=_STOPPING,
+        )
+        self._verifying = Verifying(self._outbox, self.access, stopping=_STOPPING)
+        self._replicas = self._new_replicas(chance)
+        self._partitions = self._replicas.partitions
+        self._upkeep = self._replicas.upkeep
         parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
         self._audit = Audit(
             self._outbox,

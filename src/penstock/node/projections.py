@@ -44,7 +44,6 @@ class Project(Query):
         self._wanted = (int(request.offset), committed_end if request.end is None else min(request.end, committed_end))
         self._found: list[pa.RecordBatch] = []
         self._found_bytes = 0
-        self.looked_bytes = 0
 
     def run(self) -> None:
         """Look; RemoteError where nothing can be looked at."""
@@ -113,7 +112,6 @@ class Project(Query):
         for header, data in self._batches(self.end_offset, self._committed_end):
             self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
             self.last_epoch = header.leader_epoch
-            self.looked_bytes += len(data)
             self.end_offset = header.end_offset
             return
 

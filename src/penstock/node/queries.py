@@ -43,6 +43,7 @@ class Query:
     def __init__(self, view: LogView) -> None:
         self._view = view
         self._is_wanted = True
+        self.looked_bytes = 0  # of batches that were looked into
 
     def run(self) -> None:
         """Look it up; in a disk thread. RemoteError, OSError, QueryGivenUpError."""
@@ -56,6 +57,7 @@ class Query:
         if not self._is_wanted:
             raise QueryGivenUpError
         for batch in self._view.batches(start, end, reverse=reverse):
+            self.looked_bytes += len(batch[1])
             yield batch
             if not self._is_wanted:
                 raise QueryGivenUpError

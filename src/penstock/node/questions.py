@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.node.access import Access
 from penstock.node.desk import Desk
 from penstock.node.finding import Finder
 from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
-from penstock.node.queries import FindOffset, GetMessage, QueryGivenUpError
+from penstock.node.queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.step import Outbox
 from penstock.node.wording import as_remote
 
@@ -25,9 +27,16 @@ class Questions:
     """All that clients ask of the inside of logs. `deleted` is what they hear when the stream goes meanwhile."""
 
     def __init__(
-        self, outbox: Outbox, format_version: int, *, deleted: Callable[[Partition], RemoteError], stopping: RemoteError
+        self,
+        outbox: Outbox,
+        format_version: int,
+        access: Access,
+        *,
+        deleted: Callable[[Partition], RemoteError],
+        stopping: RemoteError,
     ) -> None:
         self._outbox = outbox
+        self._access = access
         self._format_version = format_version
         self._deleted = deleted
         self._stopping = stopping
@@ -83,9 +92,9 @@ class Questions:
                 format_version=self._format_version,
                 leader_epoch=epoch,
             )
-            self._outbox.reply(caller, response, query.data)
+            self._outbox.reply(caller, response, query.data, looked_bytes=_searched_bytes(query))
 
-        self._ask(caller, partition, ask, answer)
+        self._ask(caller, partition, ask, answer, self._access.who)
 
     def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
         """The offset at a place in the log. RemoteError not_yet: a new leader does not know what others have told."""
@@ -107,10 +116,15 @@ class Questions:
             )
             self._outbox.reply(caller, response)
 
-        self._ask(caller, partition, ask, answer)
+        self._ask(caller, partition, ask, answer, self._access.who)
 
     def _ask(
-        self, caller: Hashable, partition: Partition, ask: Callable[[], _Query], answer: Callable[[_Query], None]
+        self,
+        caller: Hashable,
+        partition: Partition,
+        ask: Callable[[], _Query],
+        answer: Callable[[_Query], None],
+        who: Principal | None,
     ) -> None:
         """Run a query in a disk thread; again, if retention has removed meanwhile what it wanted to read."""
         log_start = partition.log_start
@@ -122,7 +136,7 @@ class Questions:
             again = error is not None and partition.log_start > log_start
             if again and not self._is_stopped and partition.when_idle is None:
                 try:
-                    self._ask(caller, partition, ask, answer)
+                    self._ask(caller, partition, ask, answer, who)
                 except RemoteError as overloaded:
                     error = overloaded
                 else:
@@ -135,7 +149,12 @@ class Questions:
             elif partition.when_idle is not None:
                 self._outbox.reply(caller, self._deleted(partition))
             else:
-                self._outbox.reply(caller, as_remote(error))
+                self._outbox.reply(caller, as_remote(error), looked_bytes=_searched_bytes(query))
 
-        self._desk.ask(caller, query, done)
+        self._desk.ask(caller, query, done, who)
         self._open.add(caller)
+
+
+def _searched_bytes(query: Query) -> int:
+    """What counts against the rate of whoever asks, found or not: a search; one message is counted by its own size."""
+    return query.looked_bytes if query.is_search else 0

@@ -20,6 +20,7 @@ from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.commitlog.checksums import RangeSum, RangeSums
 from penstock.messages import DamageInfo, RowSum, VerifyRequest, VerifyResponse
+from penstock.node.access import Access
 from penstock.node.desk import Desk
 from penstock.node.finding import Finder
 from penstock.node.partition import Partition
@@ -116,8 +117,9 @@ def _damage(error: CorruptionError, base_offset: Offset, end_offset: Offset) -> 
 class Verifying:
     """All slices of one broker."""
 
-    def __init__(self, outbox: Outbox, *, stopping: RemoteError) -> None:
+    def __init__(self, outbox: Outbox, access: Access, *, stopping: RemoteError) -> None:
         self._outbox = outbox
+        self._access = access
         self._stopping = stopping
         self._is_stopped = False
         self._desk = Desk(outbox, running_max=limits.VERIFY_RUNNING_MAX, waiting_max=limits.VERIFY_WAITING_MAX)
@@ -146,7 +148,7 @@ class Verifying:
             else:
                 self._answer(caller, partition, query)
 
-        self._desk.ask(caller, query, done)
+        self._desk.ask(caller, query, done, self._access.who)
         self._open.add(caller)
 
     def gone(self, callers: Iterable[Hashable]) -> None:

@@ -6,11 +6,20 @@ from penstock.access import Quotas
 from penstock.access.handshake import Principal
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.quotas import Usage
-from penstock.messages import AppendRequest, AppendResponse, FetchRequest, FetchResponse, MetadataRequest
+from penstock.messages import (
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    GetRequest,
+    GetResponse,
+    MetadataRequest,
+)
 
 BOB, ANN = Principal("bob", 1), Principal("ann", 2)
 APPEND, FETCH = AppendRequest(stream_id=1), FetchRequest(stream_id=1, offset=0)
 APPENDED = AppendResponse(base_offset=0, end_offset=1, timestamp_us=0, leader_epoch=1, fsynced=True)
+GET = GetRequest(stream_id=1, key=b"k")
 FETCHED = FetchResponse(log_start=0, committed_end=0, base_offset=0, end_offset=0, format_version=1, leader_epoch=1)
 
 
@@ -73,6 +82,24 @@ def test_many_fetches_that_have_waited_bring_no_more_than_one() -> None:
     assert world.told_ms(BOB, FETCHED, 0) == 2_001, "what brings nothing is told as it is"
     world.wait(2_001)
     assert world.usage.asked(BOB, FETCH, 0) is None
+
+
+def test_what_was_looked_through_counts_found_or_not_and_once() -> None:
+    world = World()
+    got = GetResponse(offset=0, log_start=0, committed_end=1, format_version=1, leader_epoch=1)
+    assert world.usage.asked(BOB, GET, 0) is None
+    world.usage.looked(BOB, 6_000)  # and nothing was found
+    refused = world.usage.asked(BOB, GET, 0)
+    assert refused is not None
+    assert (refused.code, refused.details["throttle_ms"]) == (ErrorCode.THROTTLED, 2_001)
+    # Those that were asked before are told what was found for them, and each counts.
+    for waits_ms in (4_001, 6_001):
+        told = world.usage.answered(BOB, got, 100, 4_000)
+        assert isinstance(told, GetResponse)
+        assert told.throttle_ms == waits_ms
+    assert isinstance(world.usage.answered(BOB, got, 100), RemoteError)  # nothing was looked through for it
+    world.usage.looked(ANN, 1 << 40)
+    assert world.usage.asked(ANN, GET, 0) is None
 
 
 def test_who_has_no_quota_waits_for_nothing() -> None:

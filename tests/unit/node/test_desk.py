@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import pytest
+
+from penstock.access import Operation, Rule
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
-from penstock.messages import AppendResponse, CreateStreamResponse, GetRequest, ListOffsetsRequest, ListOffsetsResponse
+from penstock.messages import (
+    AppendResponse,
+    CreateStreamResponse,
+    FetchRequest,
+    GetRequest,
+    GetResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
 from penstock.node.queries import QueryGivenUpError
 from penstock.node.step import Lane
 from tests.unit.node.harness import Broker
+from tests.unit.node.test_access import asking, user
 
 
 class Searched(Broker):
@@ -88,3 +100,87 @@ def test_no_query_keeps_a_stop_waiting() -> None:
     broker.run_disk()
     assert broker.code(running) == ErrorCode.STOPPING
     broker.stop()
+
+
+def of_users() -> Searched:
+    """Bob and eve may read; ann rules."""
+    broker = Searched()
+    broker.disk_runs_at_once = True
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    with asking(broker, "ann"):
+        for name in ("bob", "eve"):
+            broker.request(user(name, Rule(Operation.READ, stream="orders")))
+    broker.disk_runs_at_once = False
+    return broker
+
+
+def answered_after(broker: Searched, caller: Hashable) -> int:
+    """How many pieces of work the disk does before that is answered."""
+    done = 0
+    while caller not in broker.replies:
+        broker.run_disk()
+        done += 1
+    return done
+
+
+def test_a_search_waits_for_one_of_each_other_user_and_not_for_all_of_them() -> None:
+    broker = of_users()
+    with asking(broker, "bob"):
+        broker.search(50)
+    with asking(broker, "eve"):
+        (first,) = broker.search()
+    assert answered_after(broker, first) == 2  # the one of bob's that ran already, and its own
+    with asking(broker, "eve"):
+        (second,) = broker.search()
+    assert answered_after(broker, second) <= 3
+    broker.settle()
+
+
+def test_a_quick_question_waits_for_one_of_each_other_user() -> None:
+    broker = of_users()
+    at = GetRequest(stream_id=broker.id, offset=0)
+    with asking(broker, "bob"):
+        for _ in range(50):
+            broker.request(at)
+    with asking(broker, "eve"):
+        asked = broker.request(at)
+    assert answered_after(broker, asked) <= limits.QUERIES_RUNNING_MAX + 1
+    assert isinstance(broker.replies[asked].response, GetResponse)
+    broker.settle()
+
+
+def test_a_fetch_of_some_subjects_waits_for_one_of_each_other_user() -> None:
+    broker = of_users()
+    some = FetchRequest(stream_id=broker.id, offset=0, subjects=("orders.b",))
+    with asking(broker, "bob"):
+        for _ in range(50):
+            broker.request(some)
+    with asking(broker, "eve"):
+        asked = broker.request(some)
+    assert answered_after(broker, asked) <= limits.PROJECTIONS_RUNNING_MAX + 1
+    broker.settle()
+
+
+def test_one_user_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.node.questions.limits.QUERIES_WAITING_MAX", 20)
+    broker = of_users()
+    with asking(broker, "bob"):
+        callers = broker.search(30)
+    assert sum(caller in broker.open_requests for caller in callers) == 11  # one runs
+    assert broker.code(callers[-1]) == ErrorCode.OVERLOADED
+    with asking(broker, "eve"):
+        (asked,) = broker.search()
+    assert asked in broker.open_requests
+    broker.settle()
+
+
+def test_what_a_search_has_looked_through_is_told_found_or_not() -> None:
+    broker = Searched()
+    broker.disk_runs_at_once = True
+    size_bytes = broker.stream("orders").partitions[0].size_bytes
+    (absent,) = broker.search()
+    found = broker.request(GetRequest(stream_id=broker.id, subject="orders.a"))
+    one = broker.request(GetRequest(stream_id=broker.id, offset=0))
+    assert isinstance(broker.replies[found].response, GetResponse)
+    assert 0 < broker.replies[found].looked_bytes < broker.replies[absent].looked_bytes <= size_bytes
+    assert broker.replies[one].looked_bytes == 0  # it counts as what it brings
