@@ -15,6 +15,7 @@ SEEDS = range(5)
     [
         ("acks before the sync", 1),
         ("committed_end counts nobody of the ISR but the leader", 3),
+        pytest.param("a leader that may be deposed refuses what its successor stores", 3, marks=needs_time),
         pytest.param("a broker goes by the rules that it found first", 3, marks=needs_time),
         ("rows that are put get the time of now", 3),
         pytest.param("a change of users is answered before all brokers go by it", 3, marks=needs_time),

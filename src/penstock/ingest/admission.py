@@ -62,6 +62,7 @@ from penstock.ingest.last_sequences import LastSequences
 BodyOf = Callable[[int, bytes | None], bytes]
 """What those are told who got a verdict; see hot.refusals."""
 
+_OF_THIS_LEADER = frozenset({verdicts.WRONG_SEQUENCE, verdicts.WRONG_LAST_ID, verdicts.UNKNOWN_LAST, verdicts.CLOSED})
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 
 OTHER_STREAM = "other_stream"
@@ -115,12 +116,15 @@ class Rules:
 class Admission(msgspec.Struct):
     """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason.
 
+    `errors` are those that every leader would give; `denials` depend on what this one has, and can: they say that a
+    message is not stored, and that is so if no other broker leads.
     `flags` are those of the batches that the rows become. For `duplicates`, `has_ids`, `rollup_row`, `needs_ids`,
     `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
     """
 
     rows: Group
     errors: list[bytes] = []  # msgspec makes one for each admission
+    denials: bytes = b""
     dropped: dict[str, int] = {}
     duplicates: list[Refused] = []
     elsewhere: int = 0  # how many are duplicates of what another partition has; they are answered already
@@ -193,7 +197,10 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
     if found.refused:
         out.drop(reason, len(found.refused))
         if answers := refusals.answers(found.group, found.refused, body_of, quotes_max, rules.ack_head):
-            out.errors.append(answers)
+            if any(one.verdict in _OF_THIS_LEADER for one in found.refused):
+                out.denials = answers
+            else:
+                out.errors.append(answers)
     if found.elsewhere:
         out.elsewhere = len(found.elsewhere)
         if answers := refusals.answers(found.group, found.elsewhere, body_of, quotes_max, rules.ack_head):

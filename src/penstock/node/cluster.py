@@ -55,7 +55,7 @@ from penstock.node.quorum import Quorum
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 from penstock.node.speakers import Speaker, Start
-from penstock.node.standing import Standing, registration
+from penstock.node.standing import Beats, Standing, registration
 from penstock.node.step import Join, Lane, Outbox
 from penstock.node.user_changes import UserChanges
 from penstock.node.waiting import what_it_waits_for
@@ -322,6 +322,11 @@ class Cluster:
     def confirmed_us(self) -> int | None:
         """As of `Standing`; by the metadata leader."""
         return self._clock().elapsed_us if self.quorum.is_alone else self.standing.confirmed_us
+
+    @property
+    def beats(self) -> Beats:
+        """As of `Standing`; a broker that is alone asks nobody."""
+        return Beats(0, 1) if self.quorum.is_alone else self.standing.beats
 
     # What the quorum tells
 

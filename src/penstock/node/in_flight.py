@@ -13,6 +13,7 @@ from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
 from penstock.ingest.waiters import Again, Waiters
 from penstock.messages import AppendOnceResponse, AppendResponse
 from penstock.node.meters import Meters
+from penstock.node.refusals import Refusals
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class Budget:
     partition_bytes_max: int
     used_bytes: int = 0
     meters: Meters = field(default_factory=Meters)
+    refusals: Refusals = field(default_factory=Refusals)  # that wait until they are certain
 
     @property
     def counters(self) -> Counter[str]:

@@ -251,9 +251,17 @@ class Node:
                 if partition.when_idle is None:  # else the stream is gone
                     self._storing.written(partition, committed_end)
             self._replicas.settle()
+            self._settle_refusals()
             if not self._outbox.step:
                 return None
         return self._outbox.take()
+
+    def _settle_refusals(self) -> None:
+        refusals, step = self._budget.refusals, self._outbox.step
+        if refusals.settle(self._cluster.beats, self._now, step):
+            self._cluster.standing.hurry()
+            self._cluster.standing.tick(self._now)
+            refusals.settle(self._cluster.beats, self._now, step)  # this broker may be the metadata leader
 
     @property
     def waits_for(self) -> str:
@@ -437,6 +445,7 @@ class Node:
             self._fetches.next_deadline_us,
             self._cluster.next_deadline_us,
             self._replicas.next_deadline_us,
+            self._budget.refusals.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:
                 wake_us = deadline_us

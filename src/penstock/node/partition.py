@@ -346,14 +346,29 @@ class Partition:
             self._count_dropped(admission.dropped)
         if admission.errors:
             step.publish.append(Answers(self.sid, b"".join(admission.errors)))
+        if admission.denials:
+            self._deny(admission.denials, step)
+
+    def _deny(self, commands: bytes, step: Step) -> None:
+        """Tell publishers that their messages are not stored; where others may lead, once none of them can have it."""
+        answers = Answers(self.sid, commands)
+        if self.is_replicated:
+            self.budget.refusals.add(self, answers)
+        else:
+            step.publish.append(answers)
 
     def _count_dropped(self, dropped: Mapping[str, int]) -> None:
         self.dropped = Counter(self.dropped) + Counter(dropped)
         self.counters["dropped"] += sum(dropped.values())
 
     def _refuse(self, refused: Waiters | Again | None, error: acks.AckError, step: Step) -> None:
-        if refused is not None:
-            step.publish.append(Answers(self.sid, refused.refusal_commands(self._rules, error)))
+        if refused is None:
+            return
+        commands = refused.refusal_commands(self._rules, error)
+        if error.reason == ErrorCode.OUTCOME_UNKNOWN:
+            step.publish.append(Answers(self.sid, commands))
+        else:
+            self._deny(commands, step)
 
     def _write(self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step) -> acks.AckError | None:
         base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)

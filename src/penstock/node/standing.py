@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,6 +48,21 @@ _RETRY_US = limits.HEARTBEAT_RETRY_MS * 1_000
 _NOT_ASKED = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.STOPPING})  # said by whoever does not lead
 _SESSION_US = limits.SESSION_MS * 1_000
 _ANSWER_US = limits.SESSION_MS * 1_000  # whoever was asked and has not answered by then may lead no more
+
+
+class Beats(NamedTuple):
+    """The heartbeats of one run of a process, by number."""
+
+    sent: int = 0
+    confirmed: int = 0  # the last that is answered, and of which all is applied here that was committed by then
+
+
+class _Answered(NamedTuple):
+    """A heartbeat, and up to where all must be applied for its answer to count."""
+
+    number: int
+    sent_us: int
+    committed_index: int
 
 
 class Standing:
@@ -85,8 +101,8 @@ class Standing:
         self._retry_us = _RETRY_US
         self.answered_us = -1  # when the heartbeat was sent that a metadata leader has answered last
         self._heard_us = 0  # … and of which all that it then knew of is applied here
-        # What it has answered and does not count yet: when that was sent, and up to where all must be applied for it.
-        self._answered: deque[tuple[int, int]] = deque(maxlen=limits.HEARTBEATS_ANSWERED_MAX)
+        self._beats = Beats()
+        self._answered: deque[_Answered] = deque(maxlen=limits.HEARTBEATS_ANSWERED_MAX)  # and does not count yet
         self._is_leaving = False
 
     @property
@@ -168,11 +184,14 @@ class Standing:
         self._ask(self._who, done)
 
     def _beat(self, incarnation: Incarnation, now_us: int) -> None:
+        number = self._beats.sent + 1
+        self._beats = self._beats._replace(sent=number)
+
         def done(response: Response | RemoteError) -> None:
             if isinstance(response, HeartbeatResponse):
                 self.answered_us = now_us
                 self._retry_us = _RETRY_US
-                self._answered.append((now_us, response.committed_index))
+                self._count_later(_Answered(number, now_us, response.committed_index))
             is_stale = isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION
             if is_stale and self._granted == incarnation:
                 self._granted = 0  # the image may not know it yet
@@ -209,13 +228,26 @@ class Standing:
         unheard_us = self.unheard_us
         return None if unheard_us is None else unheard_us - _SESSION_US
 
+    @property
+    def beats(self) -> Beats:
+        """Its heartbeats so far."""
+        self._count_answers()
+        return self._beats
+
+    def _count_later(self, answered: _Answered) -> None:
+        """An answer counts once all that was committed by then is applied; of several that wait for the same, one."""
+        if self._answered and self._answered[-1].committed_index == answered.committed_index:
+            answered = max(answered, self._answered.pop())
+        self._answered.append(answered)
+
     def _count_answers(self) -> None:
         if not self._answered:  # as nearly always
             return
         applied = self._applied()
-        while self._answered and self._answered[0][1] <= applied:
-            sent_us, _ = self._answered.popleft()
+        while self._answered and self._answered[0].committed_index <= applied:
+            number, sent_us, _ = self._answered.popleft()
             self._heard_us = max(self._heard_us, sent_us)
+            self._beats = self._beats._replace(confirmed=max(number, self._beats.confirmed))
 
 
 def registration(settings: Settings, runs: Runs, stopped: Incarnation | None, begins: Place) -> RegisterBrokerRequest:

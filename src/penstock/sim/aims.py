@@ -21,6 +21,8 @@ its events, changes nothing by looking, and strikes when what it waits for is so
 | joiner behind      | a broker leads a partition whose subject  | what NATS says to the others does not arrive until  |
 |                    | others hear as well, for partitions of    | one of them leads it, and has all of it; the leader |
 |                    | their own                                 | stops                                               |
+| full and deposed   | a broker leads where others are in sync,  | its disk takes nothing, of the metadata either, so  |
+|                    | and does not lead the metadata            | that it does not hear who leads next; NATS it hears |
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _CROSSED_US = 6_000_000  # time to be refused, to ask anew, and to commit withou
 _BURSTS = 12  # of messages
 _BEHIND_US = 700_000  # so much has come that is stored already
 _DEAF_US = 1_900_000
+_FULL_US = 4_000_000  # longer than a session
 _LAGGING_US = 14_000_000  # longer than a follower may lag
 _Aim = Generator[None, SimBroker, None]
 
@@ -62,6 +65,7 @@ class Aims:
             Ill.UNEVEN_FAILOVER: self._uneven_failover,
             Ill.DEPOSED_AND_BACK: self._deposed_and_back,
             Ill.JOINER_BEHIND: self._joiner_behind,
+            Ill.FULL_AND_DEPOSED: self._full_and_deposed,
         }
 
     def arm(self, fault: Fault) -> None:
@@ -284,6 +288,18 @@ class Aims:
             if successor in others and any(self._lead(successor, key) is not None for key in keys):
                 break
         self._around.scheduler.after(1_000 + fault.number % 200_000, free)
+
+    def _full_and_deposed(self, fault: Fault) -> _Aim:
+        while True:
+            leader = yield
+            lead = self._lead_of(leader, fault, in_sync=2)
+            if lead is not None and self._metadata_leader(leader) not in (None, leader):
+                break
+        leader.disk.is_full = True
+        self._around.scheduler.after(_FULL_US, lambda: setattr(leader.disk, "is_full", False))
+        for number in range(_BURSTS):
+            self._around.scheduler.after(_FULL_US * number // _BURSTS, self._publish)
+        self._strike(fault, f"the disk of {leader.name} is full")
 
     def _shared(self, leader: SimBroker) -> tuple[list[PartitionKey], list[SimBroker]] | None:
         """The partitions that it leads, whose subject some of those who are to lead next hear for others; who does."""

@@ -270,6 +270,12 @@ CLUSTER_MUTANTS = (
         "    return log_end",
     ),
     Mutant(
+        "a leader that may be deposed refuses what its successor stores",
+        _PARTITION,
+        "        if self.is_replicated:\n            self.budget.refusals.add(self, answers)",
+        "        if not answers:\n            self.budget.refusals.add(self, answers)",
+    ),
+    Mutant(
         "what was pending is acked in a later epoch",
         _PARTITION,
         "        self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)",

@@ -136,6 +136,7 @@ class Ill(StrEnum):
     UNEVEN_FAILOVER = "uneven failover"
     DEPOSED_AND_BACK = "deposed and back"
     JOINER_BEHIND = "joiner behind"
+    FULL_AND_DEPOSED = "full and deposed"
 
 
 _ILLS = (
@@ -180,6 +181,7 @@ AIMED = frozenset(
         Ill.UNEVEN_FAILOVER,
         Ill.DEPOSED_AND_BACK,
         Ill.JOINER_BEHIND,
+        Ill.FULL_AND_DEPOSED,
     }
 )
 CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # one broker alone loses everything with its disk
@@ -263,6 +265,8 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         lasts_us = _LONG_US.get(ill, 0) + lasts_us
         broker_id = 1 + int(random.random() * brokers)
         faults.append(Fault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
+    if brokers > 1:
+        faults += _faults_drawn_apart(seed, Ill.FULL_AND_DEPOSED, end_us, brokers)
     return Plan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
 
 
@@ -277,6 +281,15 @@ def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:
     return [
         Operation(int(random.random() * end_us), Act.TRUNCATE, int(random.random() * slots), random.getrandbits(32))
         for _ in range(int(random.random() * TRUNCATIONS_MAX))
+    ]
+
+
+def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[Fault]:
+    """Two of one kind, beside the faults that there were before it, which stay what they were."""
+    random = Random(f"{seed} {ill}")  # noqa: S311 (nothing secret)
+    return [
+        Fault(int(random.random() * end_us), ill, 1 + int(random.random() * brokers), 0, random.getrandbits(32))
+        for _ in range(2)
     ]
 
 

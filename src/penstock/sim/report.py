@@ -74,7 +74,6 @@ _IN_A_CLUSTER = (
     "isr changes",
     "fenced requests",
     "unclean starts",
-    "refusals of deposed leaders",
     "replaced disks",
     "mended logs",
     "refused older copies",

@@ -83,9 +83,9 @@ class Sender:
         def send() -> None:
             if sent.is_over:
                 return
-            brokers = self._around.nats.publish(message.subject, message.value or b"", reply, heard, message.headers)
+            self._around.nats.publish(message.subject, message.value or b"", reply, heard, message.headers)
             if sent.is_once:
-                self._refusals.published(reply, sent.histories, message.name, brokers)
+                self._refusals.published(reply, sent.histories, message.name)
 
         return send
 

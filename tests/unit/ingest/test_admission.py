@@ -30,7 +30,7 @@ def one(*lines: str, value: bytes = b"v", reply: bytes | None = b"r", subject: b
 
 
 def errors(admission: Admission) -> list[Ack]:
-    return [ack for error in admission.errors for ack in parse_acks(error)]
+    return [ack for error in (*admission.errors, admission.denials) for ack in parse_acks(error)]
 
 
 def refused_with(admission: Admission) -> int:
@@ -46,7 +46,7 @@ def test_plain_messages_pass_as_they_are() -> None:
     assert admission.rows is messages
     assert groups.keys(admission.rows) == groups.headers(admission.rows) == [None, None]
     assert groups.replies(admission.rows) == [b"r", None]
-    assert not admission.errors
+    assert not errors(admission)
     assert not admission.dropped
 
 
@@ -61,7 +61,7 @@ def test_replies_of_others_are_left_alone(mode: Acks, lines: tuple[str, ...]) ->
     rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
     admission = admit(one(*lines), rules, log_end=0)
     assert groups.replies(admission.rows) in ([None], [])
-    assert not admission.errors
+    assert not errors(admission)
 
 
 def test_headers_are_kept_and_foreign_ones_ignored() -> None:
@@ -126,7 +126,7 @@ def test_unknown_ack_level_is_refused() -> None:
 def test_another_stream_is_silent() -> None:
     admission = admit(one("Nats-Expected-Stream: other", "Nats-TTL: 1"), RULES, log_end=0)
     assert len(admission.rows) == 0
-    assert not admission.errors
+    assert not errors(admission)
     assert admission.dropped == {OTHER_STREAM: 1}
     for name in ("orders", ""):  # an empty one is none, as in JetStream
         assert len(admit(one(f"Nats-Expected-Stream: {name}"), RULES, log_end=0).rows) == 1
@@ -174,7 +174,7 @@ def test_last_sequences_are_asked_for_before_anything_is_decided() -> None:
     for not_read in (None, lasts):
         admission = admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=not_read)
         assert admission.needs_lasts
-        assert not admission.errors
+        assert not errors(admission)
         assert not len(ids)  # nothing is there yet
     lasts.reading = Reading.NOTHING
     assert len(admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=lasts).rows) == 1
@@ -303,7 +303,7 @@ def test_a_time_to_live_that_is_none_is_refused(ttl: str) -> None:
 def test_a_time_to_live_is_marked_where_it_ends(ttl: str, flags: int) -> None:
     for line in (f"Nats-TTL: {ttl}", f"Nats-TTL:{ttl}  "):
         admission = admit(one(line), ALLOWING, log_end=0)
-        assert (len(admission.rows), admission.flags, admission.errors) == (1, flags, [])
+        assert (len(admission.rows), admission.flags, errors(admission)) == (1, flags, [])
     both = admit(one(f"Nats-TTL: {ttl}", "Nats-Msg-Id: x"), ALLOWING, log_end=0, ids=MessageIds(9))
     assert both.flags == flags | 1
 
@@ -365,7 +365,7 @@ def test_a_check_that_cannot_be_made_is_refused(name: str) -> None:
 def test_what_nats_tells_about_a_message_is_stored_with_it(name: str) -> None:
     admission = admit(one(f"{name}: 1"), RULES, log_end=0)
     assert groups.headers(admission.rows) == [block(f"{name}: 1")]
-    assert not admission.errors
+    assert not errors(admission)
 
 
 def test_text_behind_the_blank_line_is_no_header() -> None:
@@ -413,7 +413,7 @@ def test_header_block_over_64k() -> None:
 
 def test_no_error_ack_for_who_wants_no_ack() -> None:
     admission = admit(one("Penstock-Ack: none", value=bytes(2_000)), RULES, log_end=0)
-    assert not admission.errors
+    assert not errors(admission)
     assert admission.dropped == {REFUSED: 1}
 
 
@@ -494,7 +494,7 @@ def test_a_message_that_no_stream_takes_is_refused_and_counted() -> None:
     assert everything.dropped == {REFUSED: 3, OTHER_STREAM: 1}
     closed = refuse_all(messages, RULES, acks.unavailable("busy"), "over_budget")
     assert closed.dropped == {"over_budget": 1, REFUSED: 3, OTHER_STREAM: 1}
-    assert [(ack.reply, ack.err_code) for ack in errors(closed)] == [("r1", 10008), ("r2", 10054)]
+    assert [(ack.reply, ack.err_code) for ack in errors(closed)] == [("r2", 10054), ("r1", 10008)]
 
 
 def test_refused_messages_of_one_kind_hear_their_own_numbers() -> None:
@@ -550,5 +550,5 @@ def test_refusals_are_bounded_by_what_they_refuse(subject: bytes, headers: bytes
     wire_bytes = count * len(b"MSG %b 1 r %d\r\n%b%b\r\n" % (subject, len(headers + value), headers, value))
     closed = acks.store_failed("the stream is read_only; see its status")
     for admission in (admit(messages, rules, log_end=0), refuse_all(messages, rules, closed, "read_only")):
-        answered_bytes = sum(map(len, admission.errors))
+        answered_bytes = sum(map(len, (*admission.errors, admission.denials)))
         assert answered_bytes <= limits.REFUSALS_GROWTH_MAX * wire_bytes, answered_bytes / wire_bytes

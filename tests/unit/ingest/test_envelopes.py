@@ -54,7 +54,7 @@ def stored(admission: Admission) -> tuple[bytes | None, bytes | None, bytes | No
 def refusal(admission: Admission) -> Ack:
     assert groups.values(admission.rows) == [b"v"]
     assert admission.dropped == {REFUSED: 1}
-    (ack,) = [ack for error in admission.errors for ack in parse_acks(error)]
+    (ack,) = [ack for error in (*admission.errors, admission.denials) for ack in parse_acks(error)]
     return ack
 
 
@@ -329,7 +329,7 @@ def test_all_that_is_refused_at_once_hears_of_it() -> None:
     admission = refuse_all(group, RULES, acks.unavailable("busy"), "over_budget")
     assert len(admission.rows) == 0
     assert admission.dropped == {"over_budget": 3}
-    first, second = [ack for error in admission.errors for ack in parse_acks(error)]
+    first, second = [ack for error in (*admission.errors, admission.denials) for ack in parse_acks(error)]
     assert (first.reply, first.err_code, first.body["ack_error"]) == ("acks.me", 10008, UNKNOWN)
     assert (second.reply, second.err_code) == ("plain", 10008)
     assert "ack_error" not in second.body
@@ -346,7 +346,7 @@ def test_refusals_are_bounded_by_what_they_refuse(fields: dict[str, Any]) -> Non
     wire_bytes = 100 * len(b"MSG o 1 r %d\r\n%b\r\n" % (len(value), value))
     closed = acks.store_failed("the stream is read_only; see its status")
     for admission in (admit(group, rules, log_end=0), refuse_all(group, rules, closed, "read_only")):
-        answered_bytes = sum(map(len, admission.errors))
+        answered_bytes = sum(map(len, (*admission.errors, admission.denials)))
         assert answered_bytes <= limits.REFUSALS_GROWTH_MAX * wire_bytes, answered_bytes / wire_bytes
 
 

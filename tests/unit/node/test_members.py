@@ -34,7 +34,7 @@ from tests.unit.node.members import Brokers, Member, formed
 
 def with_stream(**config: object) -> Brokers:
     brokers = formed()
-    caller = brokers.leader.create("s", subject="s", replicas=3, **config)
+    caller = brokers.leader.create("s", subject="s", **{"replicas": 3, **config})
     brokers.run(500)
     brokers.leader.answer(caller, object)  # type: ignore[type-var]
     return brokers

@@ -362,6 +362,7 @@ def test_a_subject_for_each_partition_and_a_leader_whose_log_was_cut() -> None:
     assert leader is not None
     name = next(one for one in MOVED if BEFORE.partition_of(one.encode()) == 1)
     brokers[leader].publish("orders.1", b"v", reply="r", headers=block(f"Penstock-Key: {name}"))
+    brokers.settle()
     assert brokers[leader].acks[-1].body["reason"] == ErrorCode.KEY_ELSEWHERE
 
 
