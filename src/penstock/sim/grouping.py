@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.groups.rows import OFFSETS_STREAM, SUBJECT
@@ -44,6 +43,7 @@ from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
 from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
+from penstock.sim.refusals import DEPOSED_US_MAX
 from penstock.sim.requests import Client
 from penstock.sim.violation import ViolationError
 
@@ -56,7 +56,6 @@ _BEAT_US = _SESSION_MS * 1_000 // 8
 _SOON_US = 50_000
 _AGAIN_US = 500_000
 _SILENT_US_MAX = 10_000_000
-_DEPOSED_US_MAX = limits.SESSION_MS * 1_000 + 100_000  # until one that is deposed is mute; clocks run differently
 
 _GroupRequest = CommitOffsetsRequest | FetchOffsetsRequest | GroupHeartbeatRequest
 _Done = Callable[[Response | RemoteError | None], None]
@@ -145,7 +144,7 @@ class Groups:
         """Whether nobody but the leader can still believe that it leads."""
         history = self._history(group)
         changed_us = max(history.led_us.values(), default=0)
-        return self._is_held(group) and self._around.scheduler.now_us - changed_us > _DEPOSED_US_MAX
+        return self._is_held(group) and self._around.scheduler.now_us - changed_us > DEPOSED_US_MAX
 
     def _history(self, group: str) -> History:
         return self._checks.of(SUBJECT.decode(), self._number(group))

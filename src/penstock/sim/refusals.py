@@ -1,12 +1,16 @@
 """Who was told that a message is not stored: it must not be in the log, now or later.
 
 Rules: a refusal is held against the message from the moment in which the publisher hears it, whoever gave it: a leader,
-or one that was deposed and does not know it yet. Nothing is excused.
+or one that was deposed and does not know it yet. One thing is excused, for DEPOSED_US_MAX, in which a deposed leader
+becomes mute: a new leader refuses what the deposed one has taken. That comes to nothing, unless all who were in sync
+are lost and the deposed one leads again, with the longest log.
 
 | the publisher hears                       | what is held against it                                           |
 |-------------------------------------------|-------------------------------------------------------------------|
 | that nobody listened                      | everything: no broker got it                                      |
 | an error with the reason outcome_unknown  | nothing                                                           |
+| an error of a new leader                  | everything, unless the deposed one has got the message, too       |
+| an error of one of a queue group          | everything: nobody else got it                                    |
 | any other error                           | everything                                                        |
 | an error of an append                     | everything, where the code says that nothing was appended         |
 """
@@ -14,14 +18,20 @@ or one that was deposed and does not know it yet. Nothing is excused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.node.step import Answers
+from penstock.sim import looks
 from penstock.sim.checks import Checks, History
 
 if TYPE_CHECKING:
-    from penstock.sim.broker import Surroundings
+    from penstock.sim.broker import SimBroker, Surroundings
 
+DEPOSED_US_MAX = limits.SESSION_MS * 1_000 + 100_000  # clocks run at different rates
+_ERROR = b'"error"'
 _IN_DOUBT = b'"reason":"%b"' % ErrorCode.OUTCOME_UNKNOWN.encode()
 _NOT_APPENDED = frozenset(
     {
@@ -41,11 +51,14 @@ _NOT_APPENDED = frozenset(
 )
 
 
-class _Published(NamedTuple):
-    """A message that nobody has answered yet."""
+@dataclass(slots=True)
+class _Published:
+    """A message that nobody has answered yet. `brokers`: who got it."""
 
     histories: tuple[History, ...]  # where it may be stored: in one of them
     value: bytes
+    brokers: tuple[str, ...]
+    is_excused: bool = False
 
 
 class Refusals:
@@ -56,9 +69,35 @@ class Refusals:
         self._checks = checks
         self._published: dict[bytes, _Published] = {}  # by reply subject
 
-    def published(self, reply: bytes, histories: tuple[History, ...], value: bytes) -> None:
-        """A message was handed to the brokers that listen."""
-        self._published[reply] = _Published(histories, value)
+    def published(self, reply: bytes, histories: tuple[History, ...], value: bytes, brokers: tuple[str, ...]) -> None:
+        """A message was handed to these brokers."""
+        self._published[reply] = _Published(histories, value, brokers)
+
+    def answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
+        """A broker gives answers to publishers."""
+        for one in answers:
+            if _ERROR in one.commands:
+                for reply, body in commands_in(one.commands):
+                    published = self._published.get(reply)
+                    if published is not None and _ERROR in body and _IN_DOUBT not in body:
+                        published.is_excused |= self._is_excused(broker, published)
+
+    def _is_excused(self, broker: SimBroker, published: _Published) -> bool:
+        split = published.histories[0].split
+        if len(published.histories) > 1 and not (split is not None and split.is_by_leaders):
+            return False  # of a queue group nobody else got it
+        if set(published.brokers) == {broker.name}:
+            return False
+        return any(self._is_new(broker, history) for history in published.histories)
+
+    def _is_new(self, broker: SimBroker, history: History) -> bool:
+        assert broker.node is not None
+        now_us = self._around.scheduler.now_us
+        look = looks.partition(broker.node, history.stream_id, history.partition)
+        own_epoch = 0 if look is None else look.leader_epoch
+        if own_epoch < max(history.leaders, default=0):
+            return False  # it is deposed itself
+        return now_us - history.led_us.get(own_epoch, now_us) <= DEPOSED_US_MAX
 
     def acked(self, reply: bytes) -> None:
         """Its publisher has heard that it is stored."""
@@ -67,7 +106,7 @@ class Refusals:
     def refused(self, reply: bytes, body: bytes) -> None:
         """Its publisher has heard why not; an empty body: nobody listened."""
         published = self._published.pop(reply, None)
-        if published is not None and _IN_DOUBT not in body:
+        if published is not None and not published.is_excused and _IN_DOUBT not in body:
             for history in published.histories:
                 self._hold(history, published.value, body.decode() or "no responders")
 

@@ -83,9 +83,9 @@ class Sender:
         def send() -> None:
             if sent.is_over:
                 return
-            self._around.nats.publish(message.subject, message.value or b"", reply, heard, message.headers)
+            brokers = self._around.nats.publish(message.subject, message.value or b"", reply, heard, message.headers)
             if sent.is_once:
-                self._refusals.published(reply, sent.histories, message.name)
+                self._refusals.published(reply, sent.histories, message.name, brokers)
 
         return send
 

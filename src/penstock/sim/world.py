@@ -182,6 +182,7 @@ class World:
             self._guests.rights.ended(broker)
 
     def _answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
+        self._refusals.answered(broker, answers)
         alone.check(self.checks, broker, answers)
         duplicates.check(self.checks, broker, answers)
 
