@@ -13,7 +13,7 @@ from penstock.broker.config import load
 from penstock.broker.settings import SETTINGS
 from penstock.cli.app import app
 from penstock.cli.python_reference import python_reference
-from penstock.cli.reference import cli_reference, commands, config_reference
+from penstock.cli.reference import cli_reference, commands, config_reference, errors_page
 from penstock.cli.spark_reference import spark_reference
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,6 +26,7 @@ REMAKE = "python -m penstock.cli.reference docs/reference"
     [
         ("cli.md", cli_reference),
         ("config.md", config_reference),
+        ("errors.md", errors_page),
         ("python.md", python_reference),
         ("spark.md", spark_reference),
     ],

@@ -1,5 +1,5 @@
-"""Writes docs/reference: cli.md from the commands' own help, config.md and metrics.md from their tables, python.md,
-spark.md.
+"""Writes docs/reference: cli.md from the commands' own help, config.md and metrics.md from their tables, errors.md
+from the table of error codes, python.md, spark.md.
 
     python -m penstock.cli.reference docs/reference
 
@@ -18,6 +18,7 @@ import typer
 
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.app import app
+from penstock.cli.errors_reference import errors_reference
 from penstock.cli.metrics_reference import metrics_reference
 from penstock.cli.python_reference import python_reference
 from penstock.cli.spark_reference import spark_reference
@@ -158,11 +159,17 @@ def _setting_row(setting: Setting) -> str:
     return f"| {' | '.join(_cell(cell) for cell in cells)} |\n"
 
 
+def errors_page() -> str:
+    """The text of docs/reference/errors.md."""
+    return f"{errors_reference()}\n{_MADE}"
+
+
 def main(folder: Path) -> None:
     """Write the files into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cli.md").write_text(cli_reference(), encoding="utf-8")
     (folder / "config.md").write_text(config_reference(), encoding="utf-8")
+    (folder / "errors.md").write_text(errors_page(), encoding="utf-8")
     (folder / "metrics.md").write_text(metrics_reference(), encoding="utf-8")
     (folder / "python.md").write_text(python_reference(), encoding="utf-8")
     (folder / "spark.md").write_text(spark_reference(), encoding="utf-8")

@@ -5,20 +5,21 @@ many clients do not return at the same moment. A request that does nothing twice
 other is repeated only where it is known that the broker did nothing; else its outcome is unknown. The error at the end
 says who was asked and what each said last.
 
-| what happens, or the broker says              | a repeatable request       | an append                |
-|-----------------------------------------------|----------------------------|--------------------------|
-| no connection                                 | refresh, next broker       | the same                 |
-| the connection breaks                         | the same; alone: at once   | if sent `OutcomeUnknown` |
-| `not_leader`, and who is                      | that one, at once          | the same                 |
-| `not_leader`, `stopping`, `not_yet`,          | refresh, again             | the same                 |
-| `key_moving`                                  |                            |                          |
-| `fenced_epoch`, `unknown_epoch`, `timed_out`, | refresh, again             | the caller's             |
-| `broker_unavailable`, `not_metadata_leader`   | refresh, again             | the caller's             |
-| `log_truncated`, `offset_out_of_range`,       | refresh; if another leads, | the same                 |
-| `stream_changed`                              | again; else the caller's   |                          |
-| `unauthenticated`, after a new login, too     | the caller's               | the same                 |
-| anything else                                 | the caller's               | the same                 |
+| what happens, or the broker says            | a repeatable request       | an append                |
+|---------------------------------------------|----------------------------|--------------------------|
+| no connection                               | refresh, next broker       | the same                 |
+| the connection breaks                       | the same; alone: at once   | if sent `OutcomeUnknown` |
+| `not_leader`, and who is                    | that one, at once          | the same                 |
+| what a broker `REPEATS`                     | refresh, again             | the same                 |
+| what it `REPEATS_IF_HARMLESS`               | refresh, again             | the caller's             |
+| what it `ASKS_LEADER` for                   | refresh; if another leads, | the same                 |
+|                                             | again; else the caller's   |                          |
+| what it `ASKS_OTHERS` for                   | if any broker can answer,  | the caller's             |
+|                                             | up to two others           |                          |
+| `unauthenticated`, after a new login, too   | the caller's               | the same                 |
+| anything else                               | the caller's               | the same                 |
 
+The codes of each kind are in `error_codes`.
 "Refresh" is to ask any broker who leads; a client that knows only one leaves it out.
 An append that a broker refuses as `not_leader` was not written: a leader that loses its leadership with a written
 append in its hands may not say so.
@@ -32,6 +33,7 @@ from typing import NamedTuple
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.client.cluster import ClusterView
+from penstock.client.error_codes import AGAIN, DID_NOTHING, IF_LEADER, IN_DOUBT, OF_ONE_BROKER
 from penstock.client.errors import OutcomeUnknown, TimedOut, Unavailable
 
 _BACKOFF_S_MIN = 0.05
@@ -39,17 +41,7 @@ _BACKOFF_S_MAX = 2.0
 _EARLY_S = 0.002  # so much earlier than its deadline a request may be told that its time is up
 _HINTS_MAX = 3  # followed at once; beyond it brokers send us in circles
 
-_DID_NOTHING = frozenset({ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.NOT_YET, ErrorCode.KEY_MOVING})
-_AGAIN = _DID_NOTHING | {
-    ErrorCode.FENCED_EPOCH,
-    ErrorCode.UNKNOWN_EPOCH,
-    ErrorCode.BROKER_UNAVAILABLE,
-    ErrorCode.NOT_METADATA_LEADER,
-    ErrorCode.TIMED_OUT,
-}
-_DOUBTFUL = _AGAIN - _DID_NOTHING | {ErrorCode.INTERNAL}
-"""After these it may be done, at once or later."""
-_IF_LEADER = frozenset({ErrorCode.LOG_TRUNCATED, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.STREAM_CHANGED})
+_OTHERS_MAX = 2  # asked where one broker says that it cannot: what it says may be the metadata leader's answer to all
 
 
 class Ask(NamedTuple):
@@ -118,6 +110,7 @@ class Attempts:
         self._last: Exception | None = None
         self._final: Exception | None = None
         self._doubted: tuple[str, RemoteError] | None = None
+        self._cannot: list[RemoteError] = []  # what brokers said of themselves, where another one perhaps can
         self._refresh = self._needs_leader()
 
     def next(self, now_s: float, home: str | None = None) -> Action:
@@ -139,6 +132,8 @@ class Attempts:
         target = self._target(now_s, home)
         if target is not None and target not in self._asked:
             return Ask(target)
+        if self._cannot:
+            return GiveUp(self._cannot[0])
         pause_s = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2 ** min(self._pauses, 10)) * (0.5 + self._chance() / 2)
         if now_s + pause_s >= self._deadline_s:
             return GiveUp(self._exhausted())
@@ -151,7 +146,7 @@ class Attempts:
     def unreachable(self, address: str, error: Exception, now_s: float) -> None:
         """There is no connection to that broker: Unavailable, TimedOut, or what it said instead of hello."""
         self._view.failed(address, now_s)
-        is_foreign = isinstance(error, RemoteError) and error.code not in _AGAIN
+        is_foreign = isinstance(error, RemoteError) and error.code not in AGAIN
         is_unknown = isinstance(error, RemoteError) and error.code == ErrorCode.UNAUTHENTICATED
         if is_unknown or (is_foreign and not self._view.is_cluster):  # another one does not know us either
             self._final = error
@@ -175,7 +170,7 @@ class Attempts:
     def refused(self, address: str, error: RemoteError, now_s: float) -> None:
         """The broker answered with an error."""
         self._unreachable.discard(address)
-        self._doubt.exists |= error.code in _DOUBTFUL or error.details.get("reason") == ErrorCode.OUTCOME_UNKNOWN
+        self._doubt.exists |= error.code in IN_DOUBT or error.details.get("reason") == ErrorCode.OUTCOME_UNKNOWN
         if now_s + _EARLY_S < self._deadline_s and self._goes_on(address, error, now_s):
             return
         self._final = self._exhausted() if self._is_ours(error) else error
@@ -199,11 +194,16 @@ class Attempts:
         return error.code == ErrorCode.TIMED_OUT and self._repeatable and self._last is not None
 
     def _goes_on(self, address: str, error: RemoteError, now_s: float) -> bool:
-        if error.code in _IF_LEADER and self._can_refresh():
+        if error.code in IF_LEADER and self._can_refresh():
             self._doubted = (address, error)
             self._refresh = True
             return True
-        if error.code not in (_AGAIN if self._repeatable else _DID_NOTHING):
+        if error.code in OF_ONE_BROKER and self._key is None and self._repeatable and self._view.is_cluster:
+            self._cannot.append(error)
+            self._view.avoid(address, now_s)
+            self._note(address, error)
+            return len(self._cannot) <= _OTHERS_MAX
+        if error.code not in (AGAIN if self._repeatable else DID_NOTHING):
             return False
         is_hint = error.code == ErrorCode.NOT_LEADER and self._key is not None
         if is_hint and self._view.learn_hint(self._key, address, error.details, now_s):  # type: ignore[arg-type]

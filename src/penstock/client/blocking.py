@@ -453,7 +453,9 @@ class Client:
         Columns: value (null: tombstone), subject, key, headers; see `client.columns`. No rows: no results. Large data
         goes in several batches, each whole or not at all; an error in a later one has the results so far in `appended`
         (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
-        OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
+        It is not sent again where it may be stored, at once or later, then behind rows that are appended meanwhile:
+        OutcomeUnknown (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader leads no more), and what
+        docs/reference/errors.md says "perhaps" of. A `producer` sends again, and is stored once, in order.
         """
         return self._thread.run(self._client.append(stream, data, partition=partition, timeout=timeout))
 

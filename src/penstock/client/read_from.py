@@ -4,7 +4,8 @@ Rules: a reader stays with one broker, so that what that has in memory is of use
 refused there, when that does not answer, or has nothing to give that is known to be there; then the one that failed is
 left out for a while, longer each time. It chooses anew from time to time, so that brokers that were away get their
 share again. Nothing is read twice or in another order: each fetch says what was read last, and of which leader epoch,
-and whoever has less says "not yet". At the end of all choices stands the leader.
+and whoever has less says "not yet". After a few of them the leader is asked. Where the leader says of itself that it
+cannot answer (`error_codes.OF_ONE_BROKER`), or does not answer, every replica that was not asked yet is asked once.
 
 | wanted      | asked are                                                                   |
 |-------------|------------------------------------------------------------------------------|
@@ -16,6 +17,7 @@ and whoever has less says "not yet". At the end of all choices stands the leader
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -107,8 +109,21 @@ class Choice:
         failed = self._failures.get(broker_id)
         return failed is not None and now_s < failed[1]
 
+    def others(self, tried: Collection[str]) -> list[str]:
+        """HOST:PORT of each replica but the leader and those in `tried`, whether it failed lately or not."""
+        leader = self._view.leader(self._key)
+        replicas = (one for one in self._view.holders(self._key) if leader is None or one != leader.broker_id)
+        addresses = (self._view.address_of(one) for one in replicas)
+        return [one for one in addresses if one is not None and one not in tried]
+
+    def leader_failed(self, now_s: float) -> None:
+        """The leader did not answer, or with an error."""
+        leader = self._view.leader(self._key)
+        self._chosen = None if leader is None else leader.broker_id
+        self.failed(now_s)
+
     def failed(self, now_s: float) -> None:
-        """Whoever was chosen last did not answer, or with an error, or has less than it should."""
+        """The replica that was chosen last did not answer, or with an error, or has less than it should."""
         if self._chosen is None:
             return
         count, _ = self._failures.get(self._chosen, (0, 0.0))

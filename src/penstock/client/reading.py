@@ -30,6 +30,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, R
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.client import batches, projecting
 from penstock.client.batches import Range
+from penstock.client.error_codes import AGAIN, OF_ONE_BROKER
 from penstock.client.errors import OffsetOutOfRange, TimedOut
 from penstock.client.filters import Filter
 from penstock.client.link import Link
@@ -439,27 +440,50 @@ async def _fetch(
 async def _ask(
     link: Link, request: FetchRequest, choice: Choice, timeout_s: float
 ) -> tuple[FetchResponse, bytes | memoryview]:
-    """The answer of a replica, or of the leader, who may be waited for."""
+    """The answer of a replica, or of the leader, who may be waited for; see `read_from`."""
     clock = asyncio.get_running_loop()
     deadline_s = clock.time() + timeout_s
-    key = PartitionKey(request.stream_id, request.partition)
+    tried: set[str] = set()
     for _ in range(limits.READ_REPLICAS_TRIED_MAX):
         if (address := choice.address(clock.time())) is None:
             break
-        link.refresh_if_old(key, clock.time())
-        bounded = msgspec.structs.replace(request, max_staleness_ms=choice.wanted.max_staleness_ms)
-        left_s = min(deadline_s - clock.time(), request.wait_ms_max / 1_000 + limits.READ_REPLICA_S)
-        try:
-            answer = await link.call_at(address, bounded, FetchResponse, timeout_s=left_s)
-        except (RemoteError, OperationalError):  # of what is wrong with the request the leader says so, too
-            choice.failed(clock.time())
-            link.refresh_if_old(key, clock.time(), is_wrong=True)
-            continue
-        if answer[0].end_offset > request.offset or request.wait_ms_max:
+        tried.add(address)
+        if (answer := await _ask_replica(link, request, choice, address, deadline_s)) is not None:
             choice.answered()
             return answer
-        choice.failed(clock.time())  # it does not know yet what is committed; the leader does
-    return await link.call(request, FetchResponse, timeout_s=max(0.0, deadline_s - clock.time()))
+        choice.failed(clock.time())
+    left_s = max(0.0, deadline_s - clock.time())
+    others = [] if choice.wanted.which == "leader" else choice.others(tried)
+    if others and left_s >= 2 * limits.READ_REPLICA_S:
+        left_s -= limits.READ_REPLICA_S
+    try:
+        return await link.call(request, FetchResponse, timeout_s=left_s)
+    except (RemoteError, OperationalError) as error:
+        if isinstance(error, RemoteError) and error.code not in OF_ONE_BROKER | AGAIN:
+            raise
+        choice.leader_failed(clock.time())
+        for address in others:
+            if (answer := await _ask_replica(link, request, choice, address, deadline_s)) is not None:
+                return answer
+        raise
+
+
+async def _ask_replica(
+    link: Link, request: FetchRequest, choice: Choice, address: str, deadline_s: float
+) -> tuple[FetchResponse, bytes | memoryview] | None:
+    """The answer of the replica there; None: it has none, or none of what is committed from that offset on."""
+    clock = asyncio.get_running_loop()
+    key = PartitionKey(request.stream_id, request.partition)
+    link.refresh_if_old(key, clock.time())
+    bounded = msgspec.structs.replace(request, max_staleness_ms=choice.wanted.max_staleness_ms)
+    left_s = min(deadline_s - clock.time(), request.wait_ms_max / 1_000 + limits.READ_REPLICA_S)
+    try:
+        answer = await link.call_at(address, bounded, FetchResponse, timeout_s=left_s)
+    except (RemoteError, OperationalError):  # of what is wrong with the request the leader says so, too
+        link.refresh_if_old(key, clock.time(), is_wrong=True)
+        return None
+    # Without a message it does not know yet what is committed; the leader does.
+    return answer if answer[0].end_offset > request.offset or request.wait_ms_max else None
 
 
 def _source(link: Link, what: Plan, offset: int) -> str:

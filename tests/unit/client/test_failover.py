@@ -11,10 +11,12 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.client.error_codes import OF_ONE_BROKER
 from penstock.client.ranges import LogRange, read_range_async
-from penstock.client.read_from import FOLLOWERS
+from penstock.client.read_from import FOLLOWERS, Which
 from penstock.client.values import StreamName
 from penstock.messages import (
     AppendRequest,
@@ -661,3 +663,87 @@ async def test_what_a_follower_does_not_know_yet_comes_from_the_leader(
     assert [row async for batch in found for row in batch.column("offset").to_pylist()] == list(range(100))
     assert asked(cluster[1], FetchRequest) > 0
     assert asked(cluster[2], FetchRequest) + asked(cluster[3], FetchRequest) > 0
+
+
+# Reading from any replica
+
+
+def _replicas_serve(cluster: FakeCluster) -> None:
+    for broker in cluster.brokers:
+        broker.leader_id = broker.broker_id  # these brokers serve what they lead: let each think so
+
+
+@pytest.mark.parametrize("which", ["any", "followers", "nearest"])
+@pytest.mark.parametrize("code", sorted(OF_ONE_BROKER))
+async def test_what_one_replica_cannot_serve_another_serves(
+    cluster: FakeCluster, client: aio.Client, which: Which, code: ErrorCode
+) -> None:
+    """Only the last of them can: whichever two are asked first, and the leader too, say that they cannot."""
+    fill(cluster)
+    await client.stream("a")
+    _replicas_serve(cluster)
+
+    async def cannot(number: int) -> Answer | None:
+        raise RemoteError(code, "too many open files")
+
+    for able in (1, 2, 3):
+        for broker in cluster.brokers:
+            on(broker, FetchRequest, cannot)
+        cluster[able].intercept = None
+        assert await offsets_read(client, read_from=which) == list(range(100))
+
+
+async def test_a_reader_of_the_leader_hears_what_the_leader_cannot(cluster: FakeCluster, client: aio.Client) -> None:
+    fill(cluster)
+
+    async def cannot(number: int) -> Answer | None:
+        raise RemoteError(ErrorCode.STORAGE_FAILED, "too many open files")
+
+    on(cluster[1], FetchRequest, cannot)
+    with pytest.raises(penstock.StorageFailed, match="too many open files"):
+        await offsets_read(client)
+    for broker_id in (2, 3):
+        on(cluster[broker_id], FetchRequest, cannot)
+    with pytest.raises(penstock.StorageFailed, match="too many open files"):
+        await offsets_read(client, read_from="any")
+
+
+async def test_a_leader_that_does_not_answer_leaves_time_for_another_replica(
+    cluster: FakeCluster, client: aio.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_REPLICA_S", 0.2)
+    fill(cluster)
+    await client.stream("a")
+    _replicas_serve(cluster)
+    never = asyncio.Event()
+
+    async def hang(number: int) -> Answer | None:
+        await never.wait()
+        return None
+
+    client._link.view.chance = lambda: 0.0  # the first one is chosen: the leader
+    on(cluster[1], FetchRequest, hang)
+    assert await offsets_read(client, read_from="any", timeout=1.0) == list(range(100))
+    assert asked(cluster[1], FetchRequest) == 1
+    never.set()
+
+
+# What any broker can answer
+
+
+async def test_what_one_broker_cannot_do_is_asked_of_another(cluster: FakeCluster, client: aio.Client) -> None:
+    fill(cluster)
+    await client.status()
+    home = next(broker for broker in cluster.brokers if broker.address == client.server)
+
+    async def cannot(number: int) -> Answer | None:
+        raise RemoteError(ErrorCode.OVERLOADED, "too many queries at once")
+
+    on(home, MetadataRequest, cannot)
+    assert [info.name for info in await client.streams()] == ["a"]
+    for broker in cluster.brokers:
+        on(broker, MetadataRequest, cannot)
+    before = [asked(broker, MetadataRequest) for broker in cluster.brokers]
+    with pytest.raises(penstock.Overloaded, match="too many queries"):
+        await client.streams()
+    assert [asked(broker, MetadataRequest) - 1 for broker in cluster.brokers] == before
