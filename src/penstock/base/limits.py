@@ -104,6 +104,7 @@ SCAN_READ_BYTES = 1 * MIB  # one read while a segment is scanned
 RESYNC_BYTES_MAX = 1 * GIB  # verified in vain in search of the next batch behind damage; false marks end there
 UNINDEXED_BATCHES_MAX = 64  # of a log, that its index does not name: one flush in so many pays for it
 UNINDEXED_BYTES_MAX = 8 * MIB  # the same, in bytes: a start after a crash scans so much
+INDEX_GAP_BATCHES_MAX = 1_024  # read again at once for an index that could not be written before; 50 µs each
 CHECKPOINT_SYNC_INTERVAL_MS = 1_000  # an older checkpoint costs a longer scan at the next start, nothing else
 RETENTION_INTERVAL_MS = 1_000
 MERGED_ROWS_MAX = 16_384  # the cleaner makes batches of up to so many rows

@@ -114,7 +114,7 @@ class Flushing:
                 if is_indexed:
                     dirty.sealed.entries = None
             elif is_indexed and active is not None and active.path == dirty.file.path:
-                active.indexed(dirty.first_entry, len(dirty.places))
+                active.indexed(dirty.first_entry + len(dirty.places))
         return _close_sealed(flush)
 
     def failed(self, flush: Flush) -> int:

@@ -175,10 +175,9 @@ class ActiveSegment:
             bool(places) and self.size_bytes - places[0][0] >= limits.UNINDEXED_BYTES_MAX
         )
 
-    def indexed(self, first_entry: int, count: int) -> None:
-        """The index file has taken so many entries."""
-        if first_entry == self._index_count:
-            self._index_count += count
+    def indexed(self, count: int) -> None:
+        """The index file has the first so many entries, all of them."""
+        self._index_count = count
 
     def rest(self, end_offset: int, last_timestamp_us: int) -> None:
         """Give back the file, all of which is on the disk, and the memory, if the index file has all entries."""

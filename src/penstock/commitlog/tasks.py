@@ -12,10 +12,15 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
+from penstock.base import limits
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import files
-from penstock.commitlog.index import ENTRY_BYTES, pack_entries
+from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.index import ENTRY_BYTES, pack_entries, pack_entry, unpack_entry
+from penstock.commitlog.scan import Walk
 from penstock.commitlog.segment import Places, Segment
 from penstock.vfs import File, Folder, Vfs
 
@@ -96,26 +101,73 @@ class Flush:
     def _write_index(self, dirty: DirtyFile) -> bool:
         if not dirty.places and dirty.sealed is None:
             return False  # a later flush brings what it lacks
+        sealed = dirty.sealed
+        end_position = None if sealed is None else sealed.size_bytes
         try:
-            return write_entries(
-                self._vfs, dirty.file, dirty.first_entry, dirty.places, with_sync=dirty.sealed is not None
-            )
+            return write_entries(self._vfs, dirty.file, dirty.first_entry, dirty.places, sealed_bytes=end_position)
         except OSError:
             return False
 
 
-def write_entries(vfs: Vfs, segment: File, first_entry: int, places: Places, *, with_sync: bool = False) -> bool:
-    """Write entries, from number `first_entry` on, to a segment's index file; False if that was removed. OSError."""
+def write_entries(
+    vfs: Vfs, segment: File, first_entry: int, places: Places, *, sealed_bytes: int | None = None
+) -> bool:
+    """Write entries, from number `first_entry` on, to a segment's index file; whether it has all of them now. OSError.
+
+    The file never has a hole: what it lacks before them, because an earlier write failed, is read from the segment. If
+    that is more than INDEX_GAP_BATCHES_MAX batches, the next call goes on. `sealed_bytes`: the size of the segment, if
+    it is sealed; then the file is synced.
+    """
     if not segment.has_its_name():
-        return False
+        return False  # nor is its index wanted any more
     file = vfs.open(files.index_path(segment.path), create=True, make_folders=False)
     try:
-        file.write_at(first_entry * ENTRY_BYTES, pack_entries(places))
-        if with_sync:
+        position = places[0][0] if places else sealed_bytes
+        assert position is not None, "there is something to write"
+        gap = gap_of(file, segment, first_entry, position)
+        data = gap.entries + (pack_entries(places) if gap.is_filled else b"")
+        file.write_at(gap.first_entry * ENTRY_BYTES, data)
+        end_position = gap.first_entry * ENTRY_BYTES + len(data)
+        if file.size() > end_position:
+            file.truncate(end_position)  # entries of batches that were cut off, in a file that could not be cut
+        if sealed_bytes is not None:
             file.sync()
     finally:
         file.close()
-    return True
+    return gap.is_filled
+
+
+class Gap(NamedTuple):
+    """What an index file lacks: the entries from number `first_entry` on. `is_filled`: these are all."""
+
+    first_entry: int
+    entries: bytes
+    is_filled: bool
+
+
+def gap_of(index_file: File, segment: File, end_entry: int, end_position: int) -> Gap:
+    """What lacks before entry `end_entry`, which is that of the batch at `end_position` of the segment.
+
+    Errors as of `File.read_at`.
+    """
+    base_offset = files.base_offset_of(segment.path.rpartition("/")[2])
+    assert base_offset is not None, segment.path
+    have = min(index_file.size() // ENTRY_BYTES, end_entry)
+    begin, offset = SCHEMA_BYTES, base_offset
+    if have:
+        try:
+            last = unpack_entry(index_file.read_at((have - 1) * ENTRY_BYTES, ENTRY_BYTES))
+            begin, offset = last.extent().end_position, last.end_offset
+        except IndexDamagedError:
+            have = 0
+        if begin > end_position or (have == end_entry) != (begin == end_position):
+            have, begin, offset = 0, SCHEMA_BYTES, base_offset  # it is the index of something else
+    entries: list[bytes] = []
+    walk = Walk(segment, position=begin, end_position=end_position, offset=offset)
+    for position, header in islice(walk, limits.INDEX_GAP_BATCHES_MAX):
+        entries.append(pack_entry(position, header))
+    is_filled = have + len(entries) == end_entry and walk.position == end_position
+    return Gap(have, b"".join(entries), is_filled)
 
 
 class Removal:

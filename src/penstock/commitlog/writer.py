@@ -286,7 +286,7 @@ class LogWriter:
         if active.places and active.file is not None:
             first_entry, places = active.take_places()
             if write_entries(self._vfs, active.file, first_entry, places):
-                active.indexed(first_entry, len(places))
+                active.indexed(first_entry + len(places))
 
     def keep_latest(self, wanted: bool) -> None:
         """Whether followers are to be sent what is small without a look at the file."""
