@@ -127,6 +127,7 @@ VERIFY_RUNNING_MAX = 1  # of one broker at once: the event loop gets its turn
 VERIFY_WAITING_MAX = 64
 VERIFY_AGAIN_MAX = 3  # looks at a segment in which something is wrong: a broker may have cut or cleaned it meanwhile
 VERIFY_MISTAKES_MAX = 1_000  # places listed of one log; further ones are counted
+VERIFY_SIDE_PLACES_MAX = 10  # places in indexes, checkpoint and lineage told in one answer
 VERIFY_ROWS_LISTED_MAX = 10  # offsets listed of one range in which replicas differ
 COMPACTION_DIRTY_SHARE = 2  # a log is compacted once one byte in so many has come since the last time
 COMPACTION_KEYS_MAX = 2_000_000  # noted in one pass; with more, the next one goes on

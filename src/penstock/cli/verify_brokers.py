@@ -126,7 +126,7 @@ def _replica(info: StreamInfo, number: int, one: ReplicaCheck) -> Replica:
         committed_end=one.committed_end,
         rows=one.rows,
         size_bytes=one.size_bytes,
-        damage=[_place(damage, one) for damage in one.damage],
+        damage=[_place(damage, one) for damage in (*one.damage, *one.side_files)],
         not_verified=one.failure or None,
     )
 

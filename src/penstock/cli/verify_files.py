@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
     from penstock.commitlog.checksums import Row
     from penstock.commitlog.comparing import Compared
-    from penstock.commitlog.segment_check import Mistake
+    from penstock.commitlog.mistakes import Mistake
     from penstock.commitlog.verifying import Verified
     from penstock.vfs import Vfs
     from penstock.vfs.keys import EncryptionKeys
@@ -46,6 +46,22 @@ class LogFolder(NamedTuple):
     segment: str | None = None
     keys: EncryptionKeys | None = None
     may_be_plain: bool = True
+
+    @property
+    def ids(self) -> tuple[int, int] | None:
+        """Of which stream and partition it is by its folder; None: that is no folder of a data directory."""
+        return None if self.stream_id < 0 else (self.stream_id, self.partition)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether its data directory has the mark that it was made."""
+        from penstock.node.folders import mark_of
+        from penstock.node.made import MADE_PATH
+
+        if self.stream_id < 0:
+            return False
+        data_dir = self.folder.resolve().parents[2]
+        return (data_dir / MADE_PATH / mark_of(self.stream_id, self.stream, self.partition)).exists()
 
     @property
     def replica(self) -> str:
@@ -230,9 +246,9 @@ class _Group:
         name = log.folder.resolve().name
         try:
             if log.segment is not None:
-                found = verify_segment(_vfs(log), f"{name}/{log.segment}", tell=self._tell)
+                found = verify_segment(_vfs(log), f"{name}/{log.segment}", ids=log.ids, tell=self._tell)
             else:
-                found = verify_log(_vfs(log), name, cuts=cuts, tell=self._tell)
+                found = verify_log(_vfs(log), name, ids=log.ids, is_made=log.is_made, cuts=cuts, tell=self._tell)
         except (NotALogError, OSError) as error:
             replica = Replica(stream=log.stream, partition=log.partition, replica=log.replica, log_start=0, log_end=0)
             replica.not_verified = str(error)

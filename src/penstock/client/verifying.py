@@ -55,6 +55,7 @@ class ReplicaCheck:
     size_bytes: int = 0
     sums: dict[int, RowSum] = field(default_factory=dict)
     damage: list[DamageInfo] = field(default_factory=list)
+    side_files: list[DamageInfo] = field(default_factory=list)  # what is wrong in files that hold no rows
     failure: str = ""
 
 
@@ -114,6 +115,10 @@ class PartitionCheck:
             for begin, end in pairwise(cuts):
                 if replica.log_start <= begin and end <= replica.committed_end:
                     await self._verify_range(replica, begin, end, tell)
+            end_offset = Offset(replica.committed_end)
+            found = await self._slice(replica, self._request(offset=end_offset, end=end_offset))
+            if found is not None:
+                self._take(replica, found)
         except (PenstockError, OperationalError) as error:
             replica.failure = str(error)
 
@@ -156,6 +161,7 @@ class PartitionCheck:
         replica.size_bytes += found.size_bytes
         if found.damage is not None:
             replica.damage.append(found.damage)
+        replica.side_files += found.side_files
         for one in found.sums:
             replica.sums[one.begin] = one
         last = found.sums[-1] if found.sums else None

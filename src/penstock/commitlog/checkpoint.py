@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -38,6 +39,7 @@ MARK = b"penckpt1"
 SLOT_STEP_BYTES = 4096
 SLOT_BYTES = 96
 SLOTS = 2
+_FILE_BYTES = (SLOTS - 1) * SLOT_STEP_BYTES + SLOT_BYTES
 _SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
 _BODY = struct.Struct("<8sQQIIQQQQqQ12x")
 _CRC = struct.Struct("<I")
@@ -89,6 +91,13 @@ class Read(NamedTuple):
     mistakes: tuple[CorruptionError, ...]
     slot: int
     is_alone: bool = False  # there is no other whole one
+    bad_slots: tuple[int, ...] = ()
+    unused: CorruptionError | None = None  # what is wrong with the bytes that belong to no slot
+
+    @property
+    def all_mistakes(self) -> tuple[CorruptionError, ...]:
+        """Those of the slots, and that of the unused bytes."""
+        return self.mistakes if self.unused is None else (*self.mistakes, self.unused)
 
 
 def read(vfs: Vfs, directory: str) -> Read:
@@ -98,37 +107,46 @@ def read(vfs: Vfs, directory: str) -> Read:
     except FileNotFoundError:
         return Read(None, (), 1)
     try:
-        found: list[tuple[Checkpoint, int]] = []
-        mistakes = []
-        content = file.read_at(0, (SLOTS - 1) * SLOT_STEP_BYTES + SLOT_BYTES)
-        for slot in range(SLOTS):
-            position = slot * SLOT_STEP_BYTES
-            data = content[position : position + SLOT_BYTES]
-            if not data.strip(b"\0"):
-                continue
-            try:
-                found.append((unpack_slot(data, file=file.path, position=position), slot))
-            except CorruptionError as error:
-                mistakes.append(error)
+        content = file.read_at(0, _FILE_BYTES + 1)
     finally:
         file.close()
+    found: list[tuple[Checkpoint, int]] = []
+    mistakes, bad_slots = [], []
+    for slot in range(SLOTS):
+        position = slot * SLOT_STEP_BYTES
+        data = content[position : position + SLOT_BYTES]
+        if not data.strip(b"\0"):
+            continue
+        try:
+            found.append((unpack_slot(data, file=file.path, position=position), slot))
+        except CorruptionError as error:
+            mistakes.append(error)
+            bad_slots.append(slot)
     newest, slot = max(found, default=(None, 1))
-    return Read(newest, tuple(mistakes), slot, len(found) == 1)
+    return Read(newest, tuple(mistakes), slot, len(found) == 1, tuple(bad_slots), _unused_mistake(content, file.path))
 
 
-def padding_mistake(vfs: Vfs, directory: str) -> CorruptionError | None:
-    """What is not zero between the slots, if anything: nobody writes there, and nobody else reads it."""
+def _unused_mistake(content: bytes, path: str) -> CorruptionError | None:
+    """What is not zero between the slots, or lies behind them: nobody writes there, and nobody else reads it."""
+    padding = content[SLOT_BYTES:SLOT_STEP_BYTES]
+    if rest := padding.lstrip(b"\0"):
+        return CorruptionError(path, SLOT_BYTES + len(padding) - len(rest), "zeros", rest[:1].hex())
+    if len(content) > _FILE_BYTES:
+        return CorruptionError(path, _FILE_BYTES, "the end of the file", "more bytes")
+    return None
+
+
+def clear_unused(vfs: Vfs, directory: str) -> None:
+    """Have the bytes that belong to no slot be as they should. Any thread may do it: no slot is there. OSError."""
+    file = vfs.open(f"{directory}/{files.CHECKPOINT}")
     try:
-        file = vfs.open(f"{directory}/{files.CHECKPOINT}", read_only=True)
-    except FileNotFoundError:
-        return None
-    try:
-        padding = file.read_at(SLOT_BYTES, SLOT_STEP_BYTES - SLOT_BYTES)
+        if file.size() > SLOT_BYTES:
+            file.write_at(SLOT_BYTES, bytes(min(file.size(), SLOT_STEP_BYTES) - SLOT_BYTES))
+        if file.size() > _FILE_BYTES:
+            file.truncate(_FILE_BYTES)
+        file.sync()
     finally:
         file.close()
-    if not (rest := padding.lstrip(b"\0")):
-        return None
-    return CorruptionError(file.path, SLOT_BYTES + len(padding) - len(rest), "zeros", rest[:1].hex())
 
 
 class CheckpointFile:
@@ -139,8 +157,8 @@ class CheckpointFile:
     """
 
     __slots__ = (
-        "_doubtful_sequence", "_file", "_is_alone", "_path", "_sequence", "_synced_sequence", "_synced_us", "_vfs",
-        "is_behind", "is_dirty", "is_due", "slot",
+        "_bad_slots", "_doubtful_sequence", "_file", "_is_alone", "_path", "_sequence", "_synced_sequence",
+        "_synced_us", "_vfs", "is_behind", "is_dirty", "is_due", "slot",
     )  # fmt: skip
 
     def __init__(self, vfs: Vfs, directory: str, sequence: int, slot: int, *, is_alone: bool = False) -> None:
@@ -152,6 +170,7 @@ class CheckpointFile:
         self._synced_sequence = -1  # … and is known to be on the disk if this is its sequence
         self._is_alone = is_alone  # a write over it that fails would leave none; the other slot holds nothing
         self._doubtful_sequence = -1  # its write or its sync has failed: that the next sync succeeds means nothing
+        self._bad_slots: tuple[int, ...] = ()  # to be written anew, the next one first
         self._file: File | None = None  # open from one flush to the next, while the log is awake
         self.is_behind = self.is_dirty = self.is_due = False
         self._synced_us = 0
@@ -192,7 +211,10 @@ class CheckpointFile:
                 self._file = file = self._vfs.open(self._path, create=True, make_folders=False)
             if not self._sequence:
                 file.write_at(0, bytes(SLOT_BYTES))  # a full disk must not keep the second write from its place
-            if self._synced_sequence == self._sequence or self._is_alone:
+            if self._bad_slots:
+                self.slot = self._bad_slots[0]  # the other one may be the only whole one
+                self._is_alone = False
+            elif self._synced_sequence == self._sequence or self._is_alone:
                 self._use_other_slot()
             self._sequence = sequence
             file.write_at(self.slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
@@ -203,6 +225,12 @@ class CheckpointFile:
         if not keeps_file:
             self.rest()
         self.is_behind = False
+
+    def rewrite(self, slots: Iterable[int]) -> None:
+        """What stands in these slots on the disk is damaged: the next writes, of which one is due, are to go there."""
+        self._bad_slots = tuple(slots)
+        if self._bad_slots:
+            self.is_dirty = True
 
     def write_again(self, found: Checkpoint) -> None:
         """Make durable what was found: it may be in the page cache only, and a failed sync has left it there. OSError.
@@ -245,6 +273,8 @@ class CheckpointFile:
             self.is_dirty = True
             raise
         self._synced_sequence = sequence
+        if self._bad_slots and self.slot == self._bad_slots[0]:
+            self.rewrite(self._bad_slots[1:])
 
     def _check_last_write(self) -> None:
         if self._sequence == self._doubtful_sequence:

@@ -65,6 +65,10 @@ class IndexDamagedError(CorruptionError):
     """An index file cannot be trusted. Harmless: it is rebuilt from its segment."""
 
 
+class IndexShortError(IndexDamagedError):
+    """An index file lacks its last entries, as a crash or a full disk leaves it: no damage."""
+
+
 def is_shortage(error: OSError) -> bool:
     """Whether this process, not the file, is at fault: it may work later."""
     return error.errno in _SHORT or is_missing_key(error)

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.errors import IndexDamagedError, IndexShortError
 from penstock.hot.crc import crc32c
 from penstock.vfs import Buffer, File
 
@@ -99,7 +99,7 @@ def pack_entries(places: Iterable[tuple[int, BatchHeader]]) -> bytes:
 def unpack_entry(data: Buffer, *, file: str = "", position: int = 0) -> IndexEntry:
     """The entry in the ENTRY_BYTES bytes `data`; IndexDamagedError if it fails its check."""
     if len(data) != ENTRY_BYTES:
-        raise IndexDamagedError(file, position, f"an index entry of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
+        raise IndexShortError(file, position, f"an index entry of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
     body = data[:_CRC_POSITION]
     (wanted,) = _CRC.unpack_from(data, _CRC_POSITION)
     if (crc := crc32c(body)) != wanted:
@@ -215,12 +215,14 @@ class FileEntries:
         self._file = file
         size = file.size() if count is None else count * ENTRY_BYTES
         if size % ENTRY_BYTES or not size:
-            raise IndexDamagedError(file.path, size, f"one or more entries of {ENTRY_BYTES} bytes", f"{size} bytes")
+            kind = IndexDamagedError if size % ENTRY_BYTES else IndexShortError
+            raise kind(file.path, size, f"one or more entries of {ENTRY_BYTES} bytes", f"{size} bytes")
         self.count = size // ENTRY_BYTES
         last = self.extent(self.count - 1)
         if (last.end_position, last.end_offset) != (end_position, end_offset):
             wanted, found = f"an end at offset {end_offset}, byte {end_position}", f"{last}"
-            raise IndexDamagedError(file.path, size - ENTRY_BYTES, wanted, found)
+            kind = IndexShortError if last.end_position < end_position else IndexDamagedError
+            raise kind(file.path, size - ENTRY_BYTES, wanted, found)
 
     def entry(self, number: int) -> IndexEntry:
         """Entry `number` with all its fields; IndexDamagedError if it fails the check."""

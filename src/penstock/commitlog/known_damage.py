@@ -39,6 +39,10 @@ class KnownDamage:
 
     def _tell(self) -> None:
         self.has_news = True
+        self.ask_for_visit()
+
+    def ask_for_visit(self) -> None:
+        """Have the log's own task look at it."""
         if self._noticed is not None:
             self._noticed()
 

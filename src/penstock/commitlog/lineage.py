@@ -142,10 +142,10 @@ class Told(NamedTuple):
 
 
 def is_in_doubt(found: Read, told: Iterable[Told]) -> bool:
-    """Whether entries are lost, as far as these batches can say: then all batches are to be asked."""
+    """Whether it is not the lineage of these batches, as far as they can say: then all batches are to be asked."""
     if found.mistake is not None:
         return True
-    return any(one.epoch_before > _epoch_below(found.entries, one.begin) for one in told)
+    return any(one.epoch_before not in (0, _epoch_below(found.entries, one.begin)) for one in told)
 
 
 def _epoch_below(entries: Iterable[LineageEntry], offset: int) -> int:
@@ -250,6 +250,17 @@ class Lineage:
             file.close()
             raise
         self.entries = entries
+        return file
+
+    def rewritten(self) -> File:
+        """Write the file anew; it is the caller's to sync and to close. OSError."""
+        file = self._vfs.open(f"{self._directory}/{files.LINEAGE}", create=True, make_folders=False)
+        try:
+            file.write_at(0, b"".join(map(pack_entry, self.entries)))
+            file.truncate(len(self.entries) * ENTRY_BYTES)
+        except OSError:
+            file.close()
+            raise
         return file
 
     def says(self, leader_epoch: int, offset: int) -> bool:

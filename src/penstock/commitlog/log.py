@@ -17,20 +17,24 @@ from collections.abc import Callable, Sequence
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import epochs, fetched
+from penstock.commitlog import checkpoint as checkpoints
+from penstock.commitlog import epochs, fetched, files
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.cleaned_log import CleanedLog
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.fetched import Appended
+from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.lineage import Lineage, LineageEntry, Told
 from penstock.commitlog.mending import Mending
+from penstock.commitlog.mistakes import Mistake
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment
 from penstock.commitlog.segments import NEVER_US
+from penstock.commitlog.side_files import SideFiles
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
 from penstock.commitlog.truncation import Truncation
@@ -95,6 +99,8 @@ class Log(CleanedLog):
                 if found.checkpoint is None:
                     # A log that was not known to be made: the folder's own name must be durable.
                     vfs.sync_dir(directory)
+            if found.has_unused:
+                checkpoints.clear_unused(vfs, directory)
             if found.active is not None:
                 found.active.rest(log.log_end, log.last_timestamp_us)
         except OSError as error:
@@ -273,6 +279,52 @@ class Log(CleanedLog):
     def awaits_opening(self) -> bool:
         """Whether its tail is not on the disk, and only another opening brings it there: it was opened with damage."""
         return self._segments.active is None and self.flushed_end != self.log_end
+
+    def side_files(self) -> SideFiles:
+        """A look at the files beside the segments; run it in a disk thread, then hand it to `mend_side_files`."""
+        return SideFiles(self._vfs, self._directory, self._lineage.entries)
+
+    def mend_side_files(self, look: SideFiles) -> tuple[Mistake, ...]:
+        """`look.run()` returned: what is wrong. It is written anew from what the log knows, if the log is writable.
+
+        The slots of the checkpoint are due at the next tick, for which the log asks.
+        """
+        found = list(look.mistakes)
+        may_mend = self.state is LogState.WRITABLE
+        if may_mend and look.bad_slots:
+            self._checkpoint.rewrite(look.bad_slots)
+            self._damage.ask_for_visit()
+        if look.lineage is self._lineage.entries and (wrong := look.lineage_mistake()) is not None:
+            found.append(wrong)
+            if may_mend:
+                with contextlib.suppress(OSError):  # the next look finds it again
+                    self._rewrite_lineage()
+        if may_mend and (wrong := self._trim_index()) is not None:
+            found.append(wrong)
+        return tuple(found)
+
+    def _rewrite_lineage(self) -> None:
+        self._flushing.open_names()
+        self._flushing.add_lineage(self._lineage.rewritten())
+        self._damage.ask_for_visit()
+
+    def _trim_index(self) -> Mistake | None:
+        """Cut off what the index of the active segment names beyond its last batch; what that was."""
+        active = self._segments.active
+        assert active is not None
+        path, end_position = files.index_path(active.path), active.count * ENTRY_BYTES
+        try:
+            file = self._vfs.open(path)
+        except OSError:
+            return None  # whoever holds it against the batches says so
+        try:
+            if (size := file.size()) <= end_position:
+                return None
+            with contextlib.suppress(OSError):
+                file.truncate(end_position)
+        finally:
+            file.close()
+        return Mistake(path, end_position, None, None, "the end of the file", f"{size - end_position} bytes more")
 
     def supersede(self) -> None:
         """Close it: another log of the same files takes its place, and views of this one say that it has changed.

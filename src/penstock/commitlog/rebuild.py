@@ -169,7 +169,7 @@ def rebuild_index(
         vfs, file, base_offset=segment.base_offset, end_position=segment.size_bytes, end_offset=segment.end_offset
     )
     if not damage:
-        _write_while(may_write, vfs, file.path, entries)
+        write_while(may_write, vfs, file.path, entries)
     return entries, damage
 
 
@@ -184,14 +184,12 @@ def rebuild_head(
         vfs, file, base_offset=base_offset, end_position=head.end_position, end_offset=head.end_offset
     )
     if not damage:
-        _write_while(
-            may_write, vfs, file.path, entries, are_last=False
-        )  # a flush may write those behind them meanwhile
+        write_while(may_write, vfs, file.path, entries, are_last=False)  # a flush may write those behind them meanwhile
     head.entries = entries
     return damage
 
 
-def _write_while(
+def write_while(
     may_write: Callable[[], bool], vfs: Vfs, segment_path: str, entries: PackedEntries, *, are_last: bool = True
 ) -> None:
     """Have the index file hold the entries, if it can be had, and if they are still those of the segment.

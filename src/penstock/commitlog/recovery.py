@@ -82,6 +82,7 @@ class Recovered:
     notices: list[str] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)  # of the lineage, by the batches that were read
     retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
+    has_unused: bool = False  # what belongs to no slot of the checkpoint is not as it should be
     is_slot_lost: bool = False  # of the checkpoint; it may have been the newest
 
     def left_as(self, checkpoint: Checkpoint) -> bool:
@@ -146,7 +147,8 @@ class Recovery:
 
     def _read_checkpoint(self) -> Checkpoint | None:
         found = checkpoints.read(self._vfs, self._directory)
-        self._out.notices += [str(mistake) for mistake in found.mistakes]
+        self._out.notices += [str(mistake) for mistake in found.all_mistakes]
+        self._out.has_unused = found.unused is not None
         self._out.is_slot_lost = bool(found.mistakes)
         self._out.slot, self._out.is_alone = found.slot, found.is_alone
         point = found.newest

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog.errors import LogCutError, is_shortage
+from penstock.commitlog.side_files import SideFiles
 from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 
@@ -25,8 +26,15 @@ class Scrub(SlicedWork):
     `moved_bytes` counts something for each batch, too: small ones cost more time than their bytes.
     """
 
-    def __init__(self, view: LogView, begin: int, end: int, damage_found: DamageFound) -> None:
-        """`damage_found` is told where the disk does not let it read; the view tells of all else."""
+    def __init__(
+        self, view: LogView, begin: int, end: int, damage_found: DamageFound, side_files: SideFiles | None = None
+    ) -> None:
+        """`damage_found` is told where the disk does not let it read; the view tells of all else.
+
+        `side_files` are looked at in the end, and then for `Log.mend_side_files`. The log is flushed up to `end`.
+        """
+        self.side_files = side_files
+        self.wrong_indexes = view.wrong_indexes  # which are written anew from their segments
         self.read_bytes = 0
         self.damaged = 0  # ranges
         self._view = view
@@ -39,15 +47,20 @@ class Scrub(SlicedWork):
         offset = max(self._begin, self._view.log_start)
         moved = 0
         failed_at = -1
-        while offset < self._end:
+        indexed = offset  # up to there the index files were looked at
+        while offset < self._end or indexed < offset:
             try:
                 for header, _ in self._view.batches(offset, self._end):
                     offset = header.end_offset
                     self.read_bytes += header.size_bytes
                     moved += header.size_bytes + limits.SCRUB_BATCH_BYTES
                     if moved >= limits.SCRUB_SLICE_BYTES:
+                        begin, indexed = indexed, offset
+                        self._view.check_indexes(begin, offset, self._end)
                         yield moved
                         moved = 0
+                begin, indexed = indexed, offset
+                self._view.check_indexes(begin, offset, self._end)
             except LogCutError:
                 return
             except RemoteError as error:
@@ -63,6 +76,8 @@ class Scrub(SlicedWork):
                     moved = 0
                 else:
                     offset = self._unreadable(error, offset)
+        if self.side_files is not None:
+            self.side_files.run()
         yield moved
 
     def _behind(self, error: RemoteError, offset: int) -> int:

@@ -2,59 +2,37 @@
 
 Rules: a mistake has the file, the byte, the offsets that are lost with it, what was expected and what is there.
 Behind damage the way is found again as recovery finds it (see `scan`); where the disk cannot read a sector, or there is
-no file that could be read, all of the segment from there on is taken for lost. Of an index that is wrong in
-VERIFY_MISTAKES_MAX places no more is looked at.
+no file that could be read, all of the segment from there on is taken for lost.
 """
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
-from penstock.commitlog import files, index
+from penstock.commitlog import files
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.checksums import RangeSums
-from penstock.commitlog.index import ENTRY_BYTES, IndexEntry
+from penstock.commitlog.index_check import IndexCheck
+from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
 from penstock.commitlog.scan import Beyond, Window, find_behind, verified_at
 from penstock.vfs import File, Vfs
 
-# That bytes cannot be read; all else, as a want of descriptors or of permission, is this process's own affair.
-_UNREADABLE = frozenset({errno.EIO, errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR})
 _ALL = 2**63
 _start_offset = attrgetter("start_offset")
 
 
-class Mistake(NamedTuple):
-    """What is wrong at one byte. Offsets as of `Damage`; None, None: no rows are lost with it."""
-
-    file: str
-    position: int
-    base_offset: int | None
-    end_offset: int | None
-    expected: str
-    found: str
-
-
-def mistake_of(error: CorruptionError, base_offset: int | None = None, end_offset: int | None = None) -> Mistake:
-    """The mistake that an error tells of."""
-    return Mistake(error.file, error.position, base_offset, end_offset, str(error.expected), str(error.found))
-
-
-def unreadable(path: str, position: int, error: OSError, lost: tuple[int | None, int | None] = (None, None)) -> Mistake:
-    """The mistake that a file cannot be read from there on; OSError, the one that came, if that is no fault of it."""
-    if error.errno not in _UNREADABLE:
-        raise error
-    return Mistake(path, position, *lost, "bytes", error.strerror or str(error))
+def ids_text(ids: tuple[int, int]) -> str:
+    """A stream and a partition, for people."""
+    return f"stream {ids[0]}, partition {ids[1]}"
 
 
 class EpochRun(NamedTuple):
@@ -134,8 +112,13 @@ class SegmentCheck:
         before: Looked | None,
         sums: RangeSums,
         tell: Callable[[int], None],
+        ids: tuple[int, int] | None = None,
     ) -> None:
-        """`following`: where the next segment begins; None: this is the last one. `before`: the one before it."""
+        """`following`: where the next segment begins; None: this is the last one. `before`: the one before it.
+
+        `ids`: of which stream and partition it is to be; None: of that of the one before it, or of the checkpoint.
+        """
+        self._ids = ids
         self._vfs = vfs
         self._base_offset = base_offset
         self._following = following
@@ -153,7 +136,7 @@ class SegmentCheck:
         """OSError."""
         out = self._out
         # The index first: it never names more than the segment held then.
-        entries = _IndexCheck(self._vfs, files.index_path(out.path))
+        entries = IndexCheck(self._vfs, files.index_path(out.path))
         try:
             if self._read(entries) and out.torn is None:
                 self._check_end(entries)
@@ -163,7 +146,7 @@ class SegmentCheck:
         out.end_offset = self._offset
         return out
 
-    def _read(self, entries: _IndexCheck) -> bool:
+    def _read(self, entries: IndexCheck) -> bool:
         """Look at its bytes; whether the disk lets it, as far as there is something to look at."""
         out = self._out
         file: File | None = None
@@ -172,6 +155,8 @@ class SegmentCheck:
             size = file.size()
             if self._check_schema(file):
                 self._check_batches(file, size, entries)
+            else:
+                entries.lose(_ALL)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -204,13 +189,19 @@ class SegmentCheck:
             out.is_open_end = True
             self._offset = self._following if self._following is not None else self._base_offset
             return False
+        if self._ids is not None and self._ids != out.ids:
+            # A start takes nothing of it for the log's.
+            texts = ids_text(self._ids), ids_text(out.ids)
+            out.mistakes.append(Mistake(out.path, 0, self._base_offset, self._following, *texts))
+            out.is_open_end = self._following is None
+            self._offset = self._base_offset if self._following is None else self._following
+            return False
         point = self._point
         wanted = None if point is None else (point.stream_id, point.partition)
         if self._before is not None and self._before.ids is not None:
             wanted = self._before.ids
         if wanted is not None and wanted != out.ids:
-            text = "stream {}, partition {}"
-            out.mistakes.append(Mistake(out.path, 0, None, None, text.format(*wanted), text.format(*out.ids)))
+            out.mistakes.append(Mistake(out.path, 0, None, None, ids_text(wanted), ids_text(out.ids)))
             out.ids = wanted
         return True
 
@@ -218,7 +209,7 @@ class SegmentCheck:
         """Whether a crash may have torn what comes there; where no checkpoint says so, it is not known to be."""
         return self._point is not None and offset >= self._point.flushed_end
 
-    def _check_batches(self, file: File, size: int, entries: _IndexCheck) -> None:
+    def _check_batches(self, file: File, size: int, entries: IndexCheck) -> None:
         out = self._out
         window = Window(file, size)
         position = SCHEMA_BYTES
@@ -242,7 +233,7 @@ class SegmentCheck:
             out.size_bytes = position
             self._tell(header.size_bytes)
 
-    def _behind(self, file: File, position: int, size: int, error: CorruptionError, entries: _IndexCheck) -> int | None:
+    def _behind(self, file: File, position: int, size: int, error: CorruptionError, entries: IndexCheck) -> int | None:
         """Where it goes on behind a mistake at `position`; None: nowhere."""
         out = self._out
         is_torn = self._is_unflushed(self._offset)
@@ -287,7 +278,7 @@ class SegmentCheck:
             out.rows += header.count
             self._sums.add(rows)
 
-    def _check_end(self, entries: _IndexCheck) -> None:
+    def _check_end(self, entries: IndexCheck) -> None:
         out, following = self._out, self._following
         if following is not None and self._offset != following:
             wanted, got = f"offsets up to {following}, where the next segment begins", f"the end at {self._offset}"
@@ -300,123 +291,3 @@ class SegmentCheck:
                 out.mistakes.append(Mistake(out.path, out.size_bytes, self._offset, following, wanted, got))
                 entries.lose(_ALL)
             self._offset = following
-
-
-class _IndexCheck:
-    """The entries of a segment's index, as the batches come."""
-
-    def __init__(self, vfs: Vfs, path: str) -> None:
-        self._path = path
-        self._number = 0
-        self._lost_end = 0  # batches before this byte are damaged: what the index says of them cannot be told
-        self._is_over = False
-        self._places_left = limits.VERIFY_MISTAKES_MAX
-        self._file: File | None = None
-        self._refusal: Mistake | None = None
-        try:
-            self._file = vfs.open(path, read_only=True)
-        except FileNotFoundError:  # it is rebuilt when it is needed
-            return
-        except OSError as error:
-            self._refusal = unreadable(path, 0, error)
-            return
-        size = self._file.size()
-        self._count = size // ENTRY_BYTES
-        self._rest = size % ENTRY_BYTES
-        self._window = Window(self._file, size)
-
-    def _entry(self, number: int) -> IndexEntry:
-        position = number * ENTRY_BYTES
-        try:
-            data = self._window.read(position, ENTRY_BYTES)
-        except OSError as error:
-            wrong = unreadable(self._path, position, error)
-            raise CorruptionError(self._path, position, wrong.expected, wrong.found) from error
-        return index.unpack_entry(data, file=self._path, position=position)
-
-    def batch(self, position: int, header: BatchHeader) -> Iterator[Mistake]:
-        """What is wrong with the entry of this batch, and with those before it that no batch has asked for."""
-        if self._file is None or self._is_over:
-            return
-        for mistake in self._of_batch(position, header):
-            yield mistake
-            self._places_left -= 1
-            if not self._places_left:
-                self._is_over = True
-                return
-
-    def _of_batch(self, position: int, header: BatchHeader) -> Iterator[Mistake]:
-        has_bad = False
-        while self._number < self._count:
-            place = self._number * ENTRY_BYTES
-            try:
-                entry = self._entry(self._number)
-            except CorruptionError as error:
-                self._number += 1
-                has_bad = True
-                yield mistake_of(error)
-                continue
-            if entry.position > position:
-                if has_bad:
-                    return  # that was this batch's
-                self._is_over = True
-                yield Mistake(self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}")
-                return
-            self._number += 1
-            if entry.position == position:
-                said, is_so = tuple(entry), _said_of(position, header)
-                if said != is_so:
-                    yield Mistake(self._path, place, None, None, str(IndexEntry._make(is_so)), str(entry))
-                return
-            if entry.position >= self._lost_end:
-                yield Mistake(self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}")
-
-    def lose(self, end_position: int) -> None:
-        """What lies before this byte is damaged."""
-        self._lost_end = end_position
-
-    def hints(self, position: int) -> Iterator[int]:
-        """Where batches lie behind a byte, as far as the index can be trusted."""
-        if self._file is None:
-            return
-        bad_left = self._places_left
-        for number in range(self._number, self._count):
-            try:
-                entry = self._entry(number)
-            except CorruptionError:
-                bad_left -= 1
-                if bad_left <= 0:
-                    return
-                continue
-            if entry.position > position:
-                yield entry.position
-
-    def finish(self, end_position: int, *, is_last: bool) -> list[Mistake]:
-        """What is wrong behind the last batch. Of the last segment more may have been written meanwhile."""
-        found = [] if self._refusal is None else [self._refusal]
-        if self._file is None or self._is_over:
-            return found
-        for number in range(self._number, self._count):
-            if len(found) >= min(self._places_left, limits.VERIFY_ROWS_LISTED_MAX):
-                break
-            try:
-                entry = self._entry(number)
-            except CorruptionError as error:
-                found.append(mistake_of(error))
-                continue
-            if entry.position >= self._lost_end:
-                wanted = f"no batch behind byte {end_position}"
-                found.append(Mistake(self._path, number * ENTRY_BYTES, None, None, wanted, f"byte {entry.position}"))
-        if self._rest and not is_last:
-            wanted, got = f"entries of {ENTRY_BYTES} bytes", f"{self._rest} bytes more"
-            found.append(Mistake(self._path, self._count * ENTRY_BYTES, None, None, wanted, got))
-        return found
-
-    def close(self) -> None:
-        """Give the file back."""
-        if self._file is not None:
-            self._file.close()
-
-
-def _said_of(position: int, header: BatchHeader) -> tuple[int, ...]:
-    return tuple(index.unpack_entry(index.pack_entry(position, header)))

@@ -11,7 +11,7 @@ of offsets.
 | segment    | schema message; of each batch layout, CRC, every value; offsets without a gap up to the next      |
 |            | segment, timestamps and leader epochs that do not fall                                            |
 | index      | each entry, and that it says of its batch what the batch says; it may be short, or missing        |
-| checkpoint | both slots, and that the segments begin and end as it says                                        |
+| checkpoint | both slots, the unused bytes, and that the segments begin and end as it says                      |
 | lineage    | each entry, and that it says of each row's leader epoch what the row's batch says                 |
 
 A broker that runs may cut a log, or clean a segment, while this reads it: so what is wrong with a segment is looked at
@@ -29,12 +29,12 @@ from penstock.base.errors import PenstockError
 from penstock.batch import codec
 from penstock.batch.codec import PREFIX_BYTES
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog import files
+from penstock.commitlog import files, side_files
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.checksums import RangeSum, RangeSums
-from penstock.commitlog.segment_check import Epochs, Looked, Mistake, SegmentCheck, mistake_of, unreadable
+from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
+from penstock.commitlog.segment_check import Epochs, Looked, SegmentCheck, ids_text
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -98,18 +98,26 @@ def extent_of(vfs: Vfs, directory: str) -> Extent:
     bases = sorted(_generations(vfs, directory))
     if not bases:
         raise NotALogError(f"{directory}: no segment of a log is there")
-    point, _ = _read_checkpoint(vfs, directory)
+    point = side_files.checked_checkpoint(vfs, directory)[0]
     return Extent(bases[0], 0) if point is None else Extent(max(bases[0], point.log_start), point.committed_end)
 
 
 def verify_log(
-    vfs: Vfs, directory: str, *, cuts: Iterable[int] = (), tell: Callable[[int], None] = lambda _: None
+    vfs: Vfs,
+    directory: str,
+    *,
+    ids: tuple[int, int] | None = None,
+    is_made: bool = False,
+    cuts: Iterable[int] = (),
+    tell: Callable[[int], None] = lambda _: None,
 ) -> Verified:
     """All files of a log. `cuts` as of `RangeSums`; `tell` hears how many bytes of segments were read since.
 
-    OSError where the disk does not let it; NotALogError.
+    `ids`: of which stream and partition it is to be, as a start of the broker wants it, if that is known. `is_made`:
+    the data directory says that the log was made: then it has a checkpoint. OSError where the disk does not let it;
+    NotALogError.
     """
-    return _LogCheck(vfs, directory, cuts, tell).run()
+    return _LogCheck(vfs, directory, ids, cuts, tell, is_made=is_made).run()
 
 
 def batches_between(vfs: Vfs, directory: str, begin: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -153,18 +161,19 @@ def _generations(vfs: Vfs, directory: str) -> dict[int, int]:
     return dict(found)
 
 
-def _read_checkpoint(vfs: Vfs, directory: str) -> tuple[Checkpoint | None, list[Mistake]]:
-    """What it says, and what is wrong with it."""
-    try:
-        found = checkpoints.read(vfs, directory)
-        padding = checkpoints.padding_mistake(vfs, directory)
-    except OSError as error:
-        return None, [unreadable(f"{directory}/{files.CHECKPOINT}", 0, error)]
-    return found.newest, [mistake_of(one) for one in (*found.mistakes, padding) if one is not None]
-
-
 class _LogCheck:
-    def __init__(self, vfs: Vfs, directory: str, cuts: Iterable[int], tell: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        ids: tuple[int, int] | None,
+        cuts: Iterable[int],
+        tell: Callable[[int], None],
+        *,
+        is_made: bool,
+    ) -> None:
+        self._ids = ids
+        self._is_made = is_made
         self._vfs = vfs
         self._directory = directory
         self._tell = tell
@@ -178,7 +187,7 @@ class _LogCheck:
     def run(self) -> Verified:
         out = self._out
         # What is read first is never ahead of what is read later: a checkpoint says what was written before it.
-        self._point = point = self._checked_checkpoint()
+        self._point = point = self._checkpoint()
         generations = _generations(self._vfs, self._directory)
         if not generations:
             if point is None:
@@ -207,12 +216,18 @@ class _LogCheck:
         self._finish()
         return out
 
-    def _checked_checkpoint(self) -> Checkpoint | None:
-        newest, mistakes = _read_checkpoint(self._vfs, self._directory)
-        if mistakes:  # it may have been written just now
-            newest, mistakes = _read_checkpoint(self._vfs, self._directory)
+    def _checkpoint(self) -> Checkpoint | None:
+        """The one that a start would go by."""
+        point, mistakes = side_files.checked_checkpoint(self._vfs, self._directory)
         self._out.note(mistakes)
-        return newest
+        path = f"{self._directory}/{files.CHECKPOINT}"
+        if point is None and self._is_made and not mistakes:
+            self._out.note([Mistake(path, 0, None, None, "a checkpoint", "none")])
+        if point is not None and self._ids not in (None, (point.stream_id, point.partition)):
+            wanted, got = ids_text(self._ids), ids_text((point.stream_id, point.partition))
+            self._out.note([Mistake(path, 0, None, None, wanted, got)])
+            return None
+        return point
 
     def _segment(self, base_offset: int, following: int | None) -> bool:
         """Whether what comes behind it is to be judged, too."""
@@ -222,7 +237,9 @@ class _LogCheck:
             path = self._path_of(base_offset)
             if path is None:  # retention has removed it
                 return True
-            check = SegmentCheck(self._vfs, path, base_offset, following, self._point, self._at, self._sums, self._tell)
+            check = SegmentCheck(
+                self._vfs, path, base_offset, following, self._point, self._at, self._sums, self._tell, self._ids
+            )
             try:
                 looked = check.run()
             except FileNotFoundError:
@@ -292,17 +309,19 @@ class _LogCheck:
         self._out.note(self._epochs.mistakes(found, path, self._out.log_start, flushed_end))
 
 
-def verify_segment(vfs: Vfs, path: str, *, tell: Callable[[int], None] = lambda _: None) -> Verified:
-    """One segment file alone, with its index. ValueError if its name is none of a segment; OSError."""
+def verify_segment(
+    vfs: Vfs, path: str, *, ids: tuple[int, int] | None = None, tell: Callable[[int], None] = lambda _: None
+) -> Verified:
+    """One segment file alone, with its index; `ids` as of `verify_log`. ValueError: no segment's name; OSError."""
     directory, _, name = path.rpartition("/")
     base_offset = files.base_offset_of(name)
     if base_offset is None:
         raise ValueError(f"{path}: not the name of a segment: <offset of 20 digits>.arrows")
     out = Verified(directory, log_start=base_offset, segments=1)
-    point, _ = _read_checkpoint(vfs, directory)
+    point = side_files.checked_checkpoint(vfs, directory)[0]
     later = (base for base in _generations(vfs, directory) if base > base_offset)
     sums = RangeSums()
-    looked = SegmentCheck(vfs, path, base_offset, min(later, default=None), point, None, sums, tell).run()
+    looked = SegmentCheck(vfs, path, base_offset, min(later, default=None), point, None, sums, tell, ids).run()
     if looked.ids is not None:
         out.stream_id, out.partition = looked.ids
     out.batches, out.rows, out.size_bytes = looked.batches, looked.rows, looked.size_bytes

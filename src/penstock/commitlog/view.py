@@ -22,10 +22,13 @@ from penstock.base.units import format_offsets
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, index, lookups
-from penstock.commitlog.errors import IndexDamagedError, LogCutError
+from penstock.commitlog.errors import IndexDamagedError, IndexShortError, LogCutError
 from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
-from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_head, rebuild_index
+from penstock.commitlog.index_check import IndexCheck
+from penstock.commitlog.mistakes import Mistake, mistake_of
+from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_entries, rebuild_head, rebuild_index, write_while
 from penstock.commitlog.resumed import Head, ResumedEntries
+from penstock.commitlog.scan import Window
 from penstock.commitlog.segment import Damage, Segment
 from penstock.commitlog.validity import Validity
 from penstock.vfs import Buffer, File, Vfs
@@ -48,6 +51,15 @@ class Slice(NamedTuple):
     end_offset: int
 
 
+class _IndexLook(NamedTuple):
+    """What an index file was found to be, up to a batch that ends there. `lacks`: the last entries are not in it."""
+
+    mistakes: list[Mistake]
+    lacks: bool
+    end_position: int
+    end_offset: int
+
+
 class _ReplacedError(Exception):
     """The cleaner has written the segment anew, and the old file is gone."""
 
@@ -59,7 +71,8 @@ class LogView:
     was cut off meanwhile. A slice may be cut while it is sent: whoever gets it checks each batch.
     """
 
-    __slots__ = ("_on_damage", "_rebuilt_indexes", "_validity", "_vfs", "log_end", "log_start", "segments")
+    __slots__ = ("_on_damage", "_rebuilt_indexes", "_validity", "_vfs", "log_end", "log_start", "segments",
+                 "wrong_indexes")  # fmt: skip
 
     def __init__(
         self,
@@ -78,6 +91,7 @@ class LogView:
         self._on_damage = on_damage
         self.log_start = log_start
         self.log_end = log_end
+        self.wrong_indexes: list[Mistake] = []  # where index files were found to be wrong, and are written anew
 
     def starting_at(self, log_start: int) -> LogView:
         """The same, of a log that begins there, which is no earlier."""
@@ -203,6 +217,71 @@ class LogView:
             begin, stop = max(start, segment.base_offset), min(end, segment.end_offset)
             if begin < stop:
                 yield from self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants)
+
+    def check_indexes(self, begin: int, end: int, flushed_end: int) -> None:
+        """Hold the index files against the batches from `begin` to `end`, which were read and are sound.
+
+        What is wrong is noted in `wrong_indexes`. Such an index is written anew from its segment, and so is one that a
+        sealed segment lacks, in part or as a whole, which is no mistake. No index gets entries of batches that are not
+        flushed, nor of a segment that is damaged.
+        """
+        end = min(end, flushed_end)
+        if begin >= end:
+            return
+        for number in range(self._number_of(begin), self._number_of(end - 1) + 1):
+            segment = self.segments[number].latest
+            start, stop = max(begin, segment.base_offset), min(end, segment.end_offset)
+            if start < stop and not segment.damage:
+                is_sealed = number < len(self.segments) - 1 and segment.end_offset <= flushed_end
+                self._check_index(segment, start, stop, is_sealed=is_sealed)
+
+    def _check_index(self, segment: Segment, start: int, stop: int, *, is_sealed: bool) -> None:
+        segment, file = self._open_latest(segment)
+        try:
+            look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
+            if look.mistakes:  # it may have been written just now
+                look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
+            if look.mistakes or (is_sealed and look.lacks):
+                self._mend_index(segment, file, look, is_sealed=is_sealed)
+            self.wrong_indexes += look.mistakes
+        finally:
+            file.close()
+
+    def _index_look(self, segment: Segment, file: File, start: int, stop: int, *, is_sealed: bool) -> _IndexLook:
+        def first(_: Segment, entries: Entries) -> tuple[int, Extent]:
+            number = max(0, entries.last_at_or_below(start))
+            return number, entries.extent(number)
+
+        number, extent = self._with_entries_of(segment, first, file)
+        position, offset = extent.position, extent.base_offset
+        check = IndexCheck(self._vfs, files.index_path(segment.path), number)
+        try:
+            found: list[Mistake] = []
+            window = Window(file, segment.size_bytes)
+            while position < segment.size_bytes and offset < stop:
+                header = codec.read_header(window.read(position, codec.PREFIX_BYTES), file=file.path, position=position)
+                found += check.batch(position, header)
+                position, offset = position + header.size_bytes, header.end_offset
+                number += 1
+            if is_sealed and offset == segment.end_offset:
+                found += check.finish(position, is_last=False)
+            elif not check.count:
+                found += check.finish(position, is_last=True)  # it cannot be opened
+            return _IndexLook(found, check.count < number, position, offset)
+        except CorruptionError:
+            return _IndexLook([], False, position, offset)  # of a batch: whoever reads it says so
+        finally:
+            check.close()
+
+    def _mend_index(self, segment: Segment, file: File, look: _IndexLook, *, is_sealed: bool) -> None:
+        end_position = segment.size_bytes if is_sealed else look.end_position
+        end_offset = segment.end_offset if is_sealed else look.end_offset
+        entries, damage = rebuild_entries(
+            self._vfs, file, base_offset=segment.base_offset, end_position=end_position, end_offset=end_offset
+        )
+        if damage:  # an index would hide it from the next start; whoever reads these batches says so
+            return
+        write_while(lambda: self._is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
 
     def sound_end(self, found: Slice) -> int:
         """Read a slice, and verify its batches; up to where they are what was written. The log hears if not to its end.
@@ -346,8 +425,10 @@ class LogView:
         """The same, of this very segment, whose file may be open."""
         try:
             return self._with_sound_entries(segment, use)
-        except (FileNotFoundError, IndexDamagedError):
+        except (FileNotFoundError, IndexDamagedError) as error:
             self.check_not_cut(segment.end_offset)
+            if isinstance(error, IndexDamagedError) and not isinstance(error, IndexShortError):
+                self.wrong_indexes.append(mistake_of(error))
             if not isinstance(resumed := segment.entries, ResumedEntries):
                 return use(segment, self._rebuilt_indexes.entries(segment.path, lambda: self._rebuild(segment, file)))
             self._rebuild_head(segment, resumed.head)

@@ -53,7 +53,8 @@ class VerifyRequest(Request, frozen=True, kw_only=True):
 class VerifyResponse(Response, frozen=True, kw_only=True):
     """All before `end_offset` is verified: go on there. The last one of `sums` may go on, too.
 
-    `damage` ends an answer; what is lost with it has no rows in `sums`. `size_bytes` is of batches, not compressed.
+    `damage` ends an answer; what is lost with it has no rows in `sums`. A request whose `offset` is its `end` has the
+    checkpoint and the lineage looked at. `size_bytes` is of batches, not compressed.
     """
 
     log_start: OffsetField
@@ -63,3 +64,4 @@ class VerifyResponse(Response, frozen=True, kw_only=True):
     size_bytes: Int64Field = 0
     sums: tuple[RowSum, ...] = ()
     damage: DamageInfo | None = None
+    side_files: tuple[DamageInfo, ...] = ()  # indexes, checkpoint, lineage: no offset is lost, the broker mends them

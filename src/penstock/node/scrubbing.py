@@ -4,7 +4,8 @@ Rules: one partition at a time, in slices, no faster than the rate; a pass begin
 latest, and then once in the interval, if the one before is over. Each pass begins at another place, as the name of the
 process, which is random, has it: so a broker that is restarted often comes to all of its logs, and replicas do not read
 the same at the same time. What it finds is handled as what any reader finds: the log is read-only, another one leads,
-and it is mended (see `repairs`). A disk that has damaged one place has damaged others, most likely: a log that was
+and it is mended (see `repairs`). Indexes, checkpoint and lineage are looked at, too; what is wrong there is written
+anew at once. A disk that has damaged one place has damaged others, most likely: a log that was
 mended is read through before anything else.
 """
 
@@ -140,13 +141,21 @@ class Scrubber:
             log = partition.log
             start, end = log.log_start, log.flushed_end
             begin, stop = (start + int(share * (end - start)) for share in (part.begin, part.end))
-            if begin < stop:
-                return partition, Scrub(log.view(), begin, stop, log.damage_found)
+            if stop == end or begin < stop:
+                sides = log.side_files() if stop == end else None
+                return partition, Scrub(log.view(), begin, stop, log.damage_found, sides)
         return None
 
     def _ended(self, partition: Partition, work: Scrub, error: Exception | None) -> None:
         if error is not None:
             partition.tell(f"cannot be looked through for damage: {error}", self._outbox)
+        wrong = [*work.wrong_indexes]
+        if error is None and work.side_files is not None and partition.when_idle is None:
+            wrong += partition.log.mend_side_files(work.side_files)
+        for file, first in {one.file: one for one in reversed(wrong)}.items():
+            text = f"{file} was wrong at byte {first.position}: expected {first.expected}, found {first.found}"
+            self._outbox.notice(f"{text}; it is written anew")
+            self._counters["scrubbed_damage"] += 1
         if work.damaged:
             self._counters["scrubbed_damage"] += work.damaged
         if not self._left:

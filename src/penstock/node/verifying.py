@@ -3,6 +3,8 @@
 Rules: one slice reads VERIFY_SLICE_BYTES and VERIFY_SLICE_BATCHES at most, or one batch; few run at once, and the
 client leaves pauses. Nothing is kept between two of them, so a client that goes ends all. Only what is committed is
 looked at. What is damaged is told to the client, and to the log, as by any reader; the next slice goes on behind it.
+With the batches of a slice the entries of their index are looked at; the checkpoint and the lineage with a slice that
+has no batch. What is wrong there is told, and written anew.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.batch import codec
-from penstock.commitlog import LogView
+from penstock.commitlog import Log, LogView
 from penstock.commitlog.checksums import RangeSum, RangeSums
 from penstock.messages import DamageInfo, RowSum, VerifyRequest, VerifyResponse
 from penstock.node.access import Access
@@ -41,8 +43,12 @@ class Wanted(NamedTuple):
 class VerifySlice(Query):
     """One slice; then `end_offset` says how far it came."""
 
-    def __init__(self, view: LogView, wanted: Wanted) -> None:
+    def __init__(self, view: LogView, wanted: Wanted, log: Log) -> None:
+        """Checkpoint and lineage are looked at where it wants no offset."""
         super().__init__(view)
+        self._log = log
+        self._flushed_end = log.flushed_end  # indexes have entries of what lies before
+        self._side_files = log.side_files() if wanted.offset == wanted.end else None
         self.end_offset = wanted.offset
         self.rows = 0
         self.size_bytes = 0
@@ -59,6 +65,9 @@ class VerifySlice(Query):
             if error.code != ErrorCode.CORRUPT_RANGE:
                 raise
             self._lose(error)
+        self._view.check_indexes(wanted.offset, self.end_offset, self._flushed_end)
+        if self._side_files is not None:
+            self._side_files.run()
         self.sums.settle()
         self.rows = self._counted() - (0 if wanted.carried is None else wanted.carried.rows)
         self._view.check_not_cut(self.end_offset)  # others may lie there by now
@@ -96,6 +105,16 @@ class VerifySlice(Query):
         self.damage = _damage(found, Offset(base), Offset(lost_end))
         # It goes on behind it in any case.
         self.end_offset = max(lost_end, self.end_offset + 1)
+
+    def wrong_files(self, partition: Partition) -> tuple[DamageInfo, ...]:
+        """What is wrong beside the segments, and is written anew by now, or will be; the log's own task asks."""
+        found = [*self._view.wrong_indexes]
+        if self._side_files is not None and partition.log is self._log and partition.when_idle is None:
+            found += self._log.mend_side_files(self._side_files)
+        return tuple(
+            DamageInfo(file=one.file, position=one.position, expected=one.expected, found=one.found)
+            for one in found[: limits.VERIFY_SIDE_PLACES_MAX]
+        )
 
     def told(self) -> tuple[RowSum, ...]:
         """The checksums for the client."""
@@ -135,7 +154,7 @@ class Verifying:
             return
         if self._is_stopped:
             raise self._stopping
-        query = VerifySlice(partition.view(), _wanted(partition, request))
+        query = VerifySlice(partition.view(), _wanted(partition, request), partition.log)
 
         def done(error: Exception | None) -> None:
             if caller not in self._open:
@@ -171,6 +190,7 @@ class Verifying:
             size_bytes=0 if query is None else query.size_bytes,
             sums=() if query is None else query.told(),
             damage=None if query is None else query.damage,
+            side_files=() if query is None else query.wrong_files(partition),
         )
         self._outbox.reply(caller, response)
 

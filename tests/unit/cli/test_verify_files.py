@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,8 +14,13 @@ from typer.testing import CliRunner
 
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.cli.app import app
+from penstock.cli.verify_files import verify_files
 from penstock.commitlog import Log, LogConfig
+from penstock.commitlog.files import holds_messages
+from penstock.vfs import Vfs
+from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.real import RealVfs
+from tests.encryption import encryption_keys
 from tests.keyed import append_keyed
 from tests.logs import DIRECTORY, clean_all, open_log, save
 
@@ -204,8 +209,9 @@ def test_what_is_no_file_is_damage_and_other_logs_are_verified(
     disk: Callable[..., Path], make: Callable[[Path], None], name: str
 ) -> None:
     one, two = disk("one", *some()), disk("two", *some())
-    other = one / "streams/00000008-other/0"
-    shutil.copytree(one / DIRECTORY, other)
+    log = Log.open(RealVfs(str(one)), "streams/00000008-other/0", 8, 0, CONFIG, now_us=0)
+    _fill(log, tuple(some()), None)
+    log.close()
     place = two / DIRECTORY / name
     place.unlink()
     make(place)
@@ -275,3 +281,50 @@ def test_rows_that_cannot_be_read_again_are_told(disk: Callable[..., Path], monk
     assert {row["not_verified"] for row in said.rows} == {
         "its rows could not be compared: [Errno 5] Input/output error"
     }
+
+
+OTHER = "streams/00000008-bills/0"
+
+
+def _two_streams(path: Path, *, is_encrypted: bool) -> tuple[Path, Path]:
+    """The folders of the logs of two streams of one data directory."""
+    path.mkdir()
+    vfs: Vfs = RealVfs(str(path))
+    if is_encrypted:
+        vfs = EncryptedVfs(vfs, encryption_keys(), holds_messages, Random(1).randbytes)
+    for directory, stream_id in ((DIRECTORY, 7), (OTHER, 8)):
+        log = Log.open(vfs, directory, stream_id, 0, CONFIG, now_us=0)
+        _fill(log, tuple(some(12)), None)
+        log.close()
+    return path / DIRECTORY, path / OTHER
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
+def test_files_that_were_swapped_with_those_of_another_stream_are_damage(tmp_path: Path, is_encrypted: bool) -> None:
+    """All of them together: they fit each other. A start of the broker takes none of them for the stream's."""
+    one, other = _two_streams(tmp_path / "a", is_encrypted=is_encrypted)
+    keys = encryption_keys() if is_encrypted else None
+    found, _ = verify_files([tmp_path / "a"], None, keys)
+    assert [replica.verdict for replica in found] == ["sound", "sound"]
+    one.rename(tmp_path / "aside")
+    other.rename(one)
+    (tmp_path / "aside").rename(other)
+    found, _ = verify_files([tmp_path / "a"], None, keys)
+    assert [replica.verdict for replica in found] == ["damaged", "damaged"]
+    told = {(place.expected, place.found) for place in found[0].damage}
+    assert told == {("stream 7, partition 0", "stream 8, partition 0")}
+    lost = [(place.base_offset, place.end_offset) for place in found[0].damage if place.base_offset is not None]
+    assert (lost[0][0], lost[-1][1]) == (0, None)
+    (alone,) = verify_files([one / SEGMENT], None, keys)[0]
+    assert alone.verdict == "damaged"
+
+
+def test_a_log_that_was_made_has_a_checkpoint(disk: Callable[..., Path]) -> None:
+    path = disk("a", *some())
+    (path / DIRECTORY / "checkpoint").unlink()
+    assert verify(path).code == 0, "nothing says that it was made"
+    (path / "made").mkdir()
+    (path / "made" / "00000007-orders").touch()
+    said = verify(path)
+    assert said.code == 1
+    assert "/checkpoint at byte 0: expected a checkpoint, found none; no row is lost with it" in said.out

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.base import limits
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig
 from penstock.commitlog.index import ENTRY_BYTES, pack_entry
-from penstock.commitlog.segment import SCHEMA_BYTES
 from penstock.commitlog.verifying import verify_log
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
 from penstock.vfs.memory import MemoryVfs

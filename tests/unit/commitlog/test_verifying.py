@@ -12,7 +12,7 @@ from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import Log
 from penstock.commitlog.files import segment_path
 from penstock.commitlog.lineage import LineageEntry, pack_entry
-from penstock.commitlog.segment_check import Mistake
+from penstock.commitlog.mistakes import Mistake
 from penstock.commitlog.verifying import NotALogError, Verified, extent_of, size_of, verify_log, verify_segment
 from penstock.vfs.memory import Keep, MemoryFile, MemoryVfs
 from tests.damage import WIDE, content, flip, write

@@ -7,6 +7,8 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.commitlog import LogState
+from penstock.commitlog.verifying import verify_log
+from tests.damage import flip
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
 from tests.unit.node.test_repairs import ROWS, damage, grown, others, replica, values
@@ -85,6 +87,28 @@ def test_what_is_damaged_on_the_only_replica_is_found_and_told() -> None:
     assert found.file == path
     assert partition.counters["scrubbed_damage"] == 1
     assert any("read-only" in notice and path in notice for notice in broker.notices)
+
+
+@pytest.mark.parametrize("name", ["index", "checkpoint", "lineage"])
+def test_what_is_wrong_beside_the_segments_is_found_told_and_written_anew(name: str) -> None:
+    broker = filled()
+    (path, *_) = [path for path in broker.memory.files() if path.endswith(name) and "-s/" in path]
+    flip(broker.memory, path, 17)
+    wait(broker, FIRST_MS + 10_000, 1_000)
+    (partition,) = broker.node._partitions.values()
+    assert partition.log.state is LogState.WRITABLE
+    assert partition.counters["scrubbed_damage"] == 1
+    assert [notice for notice in broker.notices if f"{path} was wrong at byte" in notice]
+    assert verify_log(broker.memory, path.rpartition("/")[0], is_made=True).is_sound
+
+
+def test_a_log_without_a_message_is_looked_at_too() -> None:
+    broker = filled(messages=0)
+    (path,) = [path for path in broker.memory.files() if path.endswith("checkpoint") and "-s/" in path]
+    flip(broker.memory, path, 100)
+    wait(broker, FIRST_MS + 10_000, 1_000)
+    assert verify_log(broker.memory, path.rpartition("/")[0], is_made=True).is_sound
+    assert passes(broker) == 1
 
 
 def test_a_stream_that_goes_meanwhile_ends_nothing() -> None:

@@ -11,9 +11,10 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, StreamId
 from penstock.commitlog.checksums import RangeSums
+from penstock.commitlog.verifying import verify_log
 from penstock.messages import CreateStreamResponse, RowSum, VerifyRequest, VerifyResponse
 from penstock.node.step import Lane
-from tests.damage import flip
+from tests.damage import content, flip
 from tests.unit.node.harness import Broker
 
 
@@ -119,6 +120,31 @@ def test_damage_is_told_with_its_place_and_what_is_behind_it_is_verified() -> No
     # Known damage is told again.
     again = broker.all_of_it()
     assert [(one.damage.base_offset, one.damage.end_offset) for one in again if one.damage is not None] == [(0, 2)]
+
+
+@pytest.mark.parametrize("name", ["index", "checkpoint", "lineage"])
+def test_what_is_wrong_beside_the_segments_is_told_once_and_mended(name: str) -> None:
+    broker = Verified(segment_bytes=4096)
+    broker.fill(20)
+    wait_for_upkeep(broker)
+    (path, *_) = [path for path in broker.memory.files() if path.endswith(name) and "-orders/" in path]
+    sound = content(broker.memory, path)
+    flip(broker.memory, path, 17)
+    found = [*broker.all_of_it(), broker.verified(offset=Offset(40), end=Offset(40))]
+    assert [one.damage for one in found if one.damage is not None] == []
+    (told,) = [told for one in found for told in one.side_files]
+    assert (told.file, told.position // 64, told.base_offset, told.end_offset) == (path, 0, None, None)
+    wait_for_upkeep(broker)
+    assert name == "checkpoint" or content(broker.memory, path) == sound
+    assert verify_log(broker.memory, path.rpartition("/")[0], is_made=True).is_sound
+    again = [*broker.all_of_it(), broker.verified(offset=Offset(40), end=Offset(40))]
+    assert [one.side_files for one in again if one.side_files] == []
+
+
+def wait_for_upkeep(broker: Broker) -> None:
+    """Until the checkpoint was due."""
+    for _ in range(4):
+        broker.tick(2 * limits.CHECKPOINT_SYNC_INTERVAL_MS)
 
 
 @pytest.mark.parametrize(

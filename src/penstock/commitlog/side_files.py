@@ -1,0 +1,109 @@
+"""The files of a log beside its segments, judged in one place: for `penstock verify` of files, and while a broker runs.
+
+Rules: nothing is written but what nobody else writes. What is read while its owner may write it is read again before it
+counts. The log's own task mends what it owns: see `Log.mend_side_files`.
+
+| file       | judged by                                   | mended by                                          |
+|------------|---------------------------------------------|----------------------------------------------------|
+| index      | `index_check.IndexCheck`, batch by batch    | `LogView.check_indexes`, from the segment          |
+| checkpoint | `read_checkpoint`: slots and unused bytes   | `SideFiles` the unused bytes, the log the slots    |
+| lineage    | `lineage.read`; `segment_check.Epochs`      | the log, from what it knows; a start, from batches |
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import NamedTuple
+
+from penstock.base.errors import CorruptionError
+from penstock.commitlog import checkpoint as checkpoints
+from penstock.commitlog import files
+from penstock.commitlog import lineage as lineages
+from penstock.commitlog.checkpoint import Checkpoint
+from penstock.commitlog.lineage import LineageEntry
+from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
+from penstock.vfs import Vfs
+
+
+class _ReadCheckpoint(NamedTuple):
+    newest: Checkpoint | None
+    mistakes: list[Mistake]
+    bad_slots: tuple[int, ...] = ()
+    has_unused: bool = False  # something is wrong with the unused bytes
+
+
+def _read_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
+    try:
+        found = checkpoints.read(vfs, directory)
+    except OSError as error:
+        wrong = unreadable(f"{directory}/{files.CHECKPOINT}", 0, error)
+        return _ReadCheckpoint(None, [wrong], tuple(range(checkpoints.SLOTS)))
+    mistakes = [mistake_of(one) for one in found.all_mistakes]
+    return _ReadCheckpoint(found.newest, mistakes, found.bad_slots, found.unused is not None)
+
+
+def checked_checkpoint(vfs: Vfs, directory: str) -> tuple[Checkpoint | None, list[Mistake]]:
+    """What the checkpoint says, and what is wrong with it. OSError."""
+    found = _settled_checkpoint(vfs, directory)
+    return found.newest, found.mistakes
+
+
+def _settled_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
+    found = _read_checkpoint(vfs, directory)
+    return _read_checkpoint(vfs, directory) if found.mistakes else found  # it may have been written just now
+
+
+class SideFiles:
+    """A look at the checkpoint and the lineage of a log that runs; then it is for `Log.mend_side_files`."""
+
+    __slots__ = ("_directory", "_vfs", "bad_slots", "lineage", "mistakes", "said")
+
+    def __init__(self, vfs: Vfs, directory: str, lineage: tuple[LineageEntry, ...]) -> None:
+        """`lineage`: what the log knows when the look begins."""
+        self._vfs = vfs
+        self._directory = directory
+        self.lineage = lineage
+        self.mistakes: list[Mistake] = []  # of the checkpoint
+        self.bad_slots: tuple[int, ...] = ()
+        self.said: tuple[LineageEntry, ...] | CorruptionError | OSError = lineage  # what the lineage's file says
+
+    def run(self) -> None:
+        """Look, in a disk thread. OSError."""
+        found = _settled_checkpoint(self._vfs, self._directory)
+        self.mistakes, self.bad_slots = found.mistakes, found.bad_slots
+        if found.newest is None and not found.mistakes:
+            path = f"{self._directory}/{files.CHECKPOINT}"
+            self.mistakes = [Mistake(path, 0, None, None, "a checkpoint", "none")]
+            self.bad_slots = tuple(range(checkpoints.SLOTS))
+        if found.has_unused:
+            checkpoints.clear_unused(self._vfs, self._directory)
+        self.said = self._lineage()
+        if self.said != self.lineage:  # it may have been written just now
+            self.said = self._lineage()
+
+    def _lineage(self) -> tuple[LineageEntry, ...] | CorruptionError | OSError:
+        try:
+            found = lineages.read(self._vfs, self._directory)
+        except OSError as error:
+            return error
+        return found.entries if found.mistake is None else found.mistake
+
+    def lineage_mistake(self) -> Mistake | None:
+        """How its file differs from what the log knows. OSError, the one that came, if that is no fault of the file."""
+        path = f"{self._directory}/{files.LINEAGE}"
+        if isinstance(self.said, OSError):
+            return unreadable(path, 0, self.said)
+        if isinstance(self.said, CorruptionError):
+            return mistake_of(self.said)
+        if self.said == self.lineage:
+            return None
+        same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(self.said, self.lineage, strict=False))))
+        position = same * lineages.ENTRY_BYTES
+        wanted, got = (_shown(entries[same:]) for entries in (self.lineage, self.said))
+        return Mistake(path, position, None, None, wanted, got)
+
+
+def _shown(entries: tuple[LineageEntry, ...]) -> str:
+    if not entries:
+        return "the end of the file"
+    return f"leader epoch {entries[0].leader_epoch} from offset {entries[0].start_offset} on"
