@@ -183,6 +183,9 @@ COMMANDS: dict[str, Command] = {
     "alter-user": AlterUser(
         name="ann", altered_us=1_700_000_009_000_000, drop=("k1",), quotas=Quotas(None, 2_000, None, 3), by="ann"
     ),
+    "alter-user-quotas": AlterUser(
+        name="ann", altered_us=1_700_000_009_000_000, quotas=Quotas(None, 2_000, None, 3, 40, 5_000_000), by="ann"
+    ),
     "change-rules": ChangeRules(
         name="ann", changed_us=1_700_000_009_000_001, add=(Rule(Operation.READ, subject="orders.>"),), by="ann"
     ),

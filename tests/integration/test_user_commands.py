@@ -108,7 +108,8 @@ def test_a_script_gets_rules_and_quotas_by_name(penstock: Run) -> None:
     users = [json.loads(line) for line in penstock("user", "list", "--json").stdout.splitlines()]
     (dora,) = (one for one in users if one["name"] == "dora")
     assert dora["rules"] == [{"operation": "read", "stream": "orders", "group": "*"}]
-    none = dict.fromkeys(("append_bytes_per_s", "fetch_bytes_per_s", "streams_max"))
+    names = ("append_bytes_per_s", "fetch_bytes_per_s", "streams_max", "partitions_max", "message_ids_max")
+    none = dict.fromkeys(names)
     assert dora["quotas"] == {**none, "connections_max": 3}
     assert dora["streams"] == 0
 

@@ -76,6 +76,8 @@ class Quotas(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     fetch_bytes_per_s: int | None = None
     connections_max: int | None = None
     streams_max: int | None = None  # of the cluster, that it may have made
+    partitions_max: int | None = None  # that these streams may have together
+    message_ids_max: int | None = None  # that their leaders may keep: `dedup_ids_max` of each partition
 
 
 def quotas_mistake(quotas: Quotas) -> str | None:
@@ -85,6 +87,8 @@ def quotas_mistake(quotas: Quotas) -> str | None:
         ("a fetch rate", quotas.fetch_bytes_per_s, limits.USER_RATE_MIN, limits.USER_RATE_MAX),
         ("a number of connections", quotas.connections_max, 1, limits.CONNECTIONS_MAX),
         ("a number of streams", quotas.streams_max, 1, limits.STREAMS_MAX),
+        ("a number of partitions", quotas.partitions_max, 1, limits.PARTITIONS_MAX),
+        ("a number of message ids", quotas.message_ids_max, 1, limits.USER_MESSAGE_IDS_MAX),
     ):
         if value is not None and not least <= value <= most:
             return f"{what} of {value} is not between {least} and {most}"

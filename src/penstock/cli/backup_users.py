@@ -63,6 +63,8 @@ class _Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
     fetch_bytes_per_s: int | None = None
     connections_max: int | None = None
     streams_max: int | None = None
+    partitions_max: int | None = None
+    message_ids_max: int | None = None
 
 
 class _User(msgspec.Struct, frozen=True, omit_defaults=True):

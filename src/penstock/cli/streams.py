@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.base.config import ALTERABLE, StreamConfig
+from penstock.base.config import ALTERABLE, Acks, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
 from penstock.cli import copy, finding, intake, output, producers, purge, report
@@ -185,6 +185,22 @@ def _create(
             info = client.create_stream(name, subject, timeout=seconds, **config)
     what = "was there already" if info.stream_id == before else "created"
     typer.echo(f"stream {info.name} {what}: it stores {info.subject}")
+    for note in _overlapping_notes(info):
+        say_note(f"note: {note}")
+
+
+def _overlapping_notes(info: StreamInfo) -> list[str]:
+    """What whoever makes a stream is to know of those that store messages of its subjects, too."""
+    if not info.overlapping:
+        return []
+    names = ", ".join(info.overlapping)
+    notes = [f"what is on its subjects comes into other streams, too: {names} (of those that you may see)"]
+    if info.config.acks is not Acks.NEVER:
+        notes.append(
+            f"a publisher's first ack may come from {info.name} or from any of these; whoever wants a certain one "
+            f"publishes with the header Nats-Expected-Stream: {info.name}, say"
+        )
+    return notes
 
 
 create = clearly(with_options(_create, _parameters(altering=False)))

@@ -116,7 +116,9 @@ def list_users(
             named = {"rules": [rule_fields(rule) for rule in one.rules], "quotas": asdict(one.quotas)}
             output.print_json({**asdict(one), **named})
         return
-    table = output.table("user", "logs in with", "rules", "append/s", "fetch/s", "connections", "streams", "since")
+    table = output.table(
+        "user", "logs in with", "rules", "append/s", "fetch/s", "connections", "streams", "partitions", "since"
+    )
     for one in users:
         table.add_row(*map(output.cell, _row(one)))
     output.console().print(table)
@@ -127,8 +129,12 @@ def _row(user: UserInfo) -> tuple[object, ...]:
     rules = "admin" if any(str(rule) == "admin" for rule in user.rules) else len(user.rules)
     quotas = user.quotas
     rates = (_rate_text(quotas.append_bytes_per_s), _rate_text(quotas.fetch_bytes_per_s), quotas.connections_max)
-    streams = user.streams if quotas.streams_max is None else f"{user.streams} of {quotas.streams_max}"
-    return user.name, with_what, rules, *rates, streams, output.time_text(user.created_us)[:10]
+    made = (_of(user.streams, quotas.streams_max), _of(user.partitions, quotas.partitions_max))
+    return user.name, with_what, rules, *rates, *made, output.time_text(user.created_us)[:10]
+
+
+def _of(count: int, most: int | None) -> object:
+    return count if most is None else f"{count} of {most}"
 
 
 def _credential_text(one: CredentialInfo | Credential) -> str:
@@ -215,14 +221,27 @@ def limit(
         str | None,
         typer.Option("--streams", metavar="N", help=f"How many it may make, of the cluster; {NONE}: no limit."),
     ] = None,
+    partitions: Annotated[
+        str | None,
+        typer.Option("--partitions", metavar="N", help=f"How many its streams may have together; {NONE}: no limit."),
+    ] = None,
+    message_ids: Annotated[
+        str | None,
+        typer.Option(
+            "--message-ids",
+            metavar="N",
+            help=f"How many ids its streams may have kept, --dedup-ids-max for each partition; {NONE}: no limit.",
+        ),
+    ] = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Limit what a user may use of each broker, over the socket, and how many streams it may make.
+    """Limit what a user may use of each broker, over the socket, and what the streams that it makes may come to.
 
     Who is over a rate waits, and is told how long. Who has made as many streams as it may makes another once one of
-    them is deleted. Administrators make as many as they need.
+    them is deleted; so it is with their partitions, and with the message ids that brokers keep for them. Administrators
+    make as many as they need.
     """
     import msgspec
 
@@ -232,10 +251,16 @@ def limit(
             given[name] = None if text == NONE else parse_bytes(text)
     if connections is not None:
         given["connections_max"] = None if connections == NONE else _count(connections, limits.CONNECTIONS_MAX)
-    if streams is not None:
-        given["streams_max"] = None if streams == NONE else _count(streams, limits.STREAMS_MAX)
+    for name, text, most in (
+        ("streams_max", streams, limits.STREAMS_MAX),
+        ("partitions_max", partitions, limits.PARTITIONS_MAX),
+        ("message_ids_max", message_ids, limits.USER_MESSAGE_IDS_MAX),
+    ):
+        if text is not None:
+            given[name] = None if text == NONE else _count(text, most)
     if not given:
-        raise typer.BadParameter("give --append-rate, --fetch-rate, --connections or --streams")
+        options = "--append-rate, --fetch-rate, --connections, --streams, --partitions or --message-ids"
+        raise typer.BadParameter(f"give {options}")
     with connected(ctx, server, timeout) as (client, seconds):
         there = client.users.get(user, timeout=seconds)
         if there is None:
@@ -259,7 +284,13 @@ def _quotas_text(quotas: Quotas) -> str:
         None if quotas.connections_max is None else f"{quotas.connections_max} connections",
     ]
     of_brokers = ", ".join(filter(None, parts)) or "as much as there is"
-    of_cluster = None if quotas.streams_max is None else f"and make {output.counted(quotas.streams_max, 'stream')}"
+    bounds = (
+        (quotas.streams_max, "stream"),
+        (quotas.partitions_max, "partition"),
+        (quotas.message_ids_max, "message id"),
+    )
+    made = [output.counted(most, what) for most, what in bounds if most is not None]
+    of_cluster = f"and make {', '.join(made)}" if made else None
     return "; ".join(filter(None, (of_brokers, of_cluster)))
 
 

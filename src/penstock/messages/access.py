@@ -58,6 +58,8 @@ class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     quotas: Quotas = Quotas()
     streams: int = 0  # that it has made, and that are there
+    partitions: int = 0  # of these streams
+    message_ids: int = 0  # that leaders may keep of them
 
 
 class ListUsersRequest(Request, frozen=True, kw_only=True):

@@ -131,6 +131,8 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[Int32Field, ...] = ()  # how many partitions it had, one after the other; none: always as many
     key_marks: tuple[KeyMark, ...] = ()  # by number of partitions, then by partition
     owner: str = ""  # the user who made it; "": nobody had to log in then, or it is Penstock's own
+    overlapping: tuple[str, ...] = ()  # only in the answer to create: streams, of those that the asker may see, that
+    # store messages of its subjects, too; by name, OVERLAPPING_TOLD_MAX of them
 
     @property
     def is_moving(self) -> bool:

@@ -195,6 +195,32 @@ class BrokerLoad(NamedTuple):
     replicas: int = 0  # those that only observe, too
 
 
+class Owned(NamedTuple):
+    """What the streams come to that a user has made."""
+
+    streams: int = 0
+    partitions: int = 0
+    message_ids: int = 0  # that leaders may keep of all these partitions
+
+    @classmethod
+    def of(cls, state: StreamState, by: int = 1) -> Owned:
+        """What one stream comes to; `by`: how many times."""
+        return cls(1, len(state.partitions), message_ids_of(state.config)).times(by)
+
+    def times(self, by: int) -> Owned:
+        """As many times of everything."""
+        return Owned(*(by * one for one in self))
+
+    def plus(self, other: Owned) -> Owned:
+        """Both together."""
+        return Owned(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+def message_ids_of(config: StreamConfig) -> int:
+    """How many message ids leaders may keep of all partitions of a stream."""
+    return 0 if config.dedup_window_ms is None else config.partitions * config.dedup_ids_max
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a command came to. `stream` is the stream it was about, as it is now (or was, when deleted)."""
@@ -221,7 +247,7 @@ class ClusterImage:
     users: PersistentMap[str, User] = field(default_factory=PersistentMap)  # by name; EVERYBODY among them
     decoy_key: bytes = b""  # drawn with the first user: what those are shown is made of it who are no users
     acted: int = 0  # the index of the last command that somebody is answerable for; see `acts`
-    owned: Mapping[str, int] = field(default_factory=dict)  # streams by owner, as `owned_by`; as `loads`
+    owned: Mapping[str, Owned] = field(default_factory=dict)  # by owner, as `owned_by`; as `loads`
 
     @property
     def is_guarded(self) -> bool:
@@ -294,8 +320,18 @@ class ClusterImage:
     def with_placed(self, state: StreamState) -> ClusterImage:
         """This image with a stream of it on other brokers."""
         loads = _shifted(self.loads, self.streams[state.stream_id].partitions, -1)
+        return replace(self.with_changed(state), loads=_shifted(loads, state.partitions, +1))
+
+    def with_changed(self, state: StreamState) -> ClusterImage:
+        """This image with a stream of it changed, on the same brokers."""
+        before = self.streams[state.stream_id]
         streams = self.streams.with_item(state.stream_id, state)
-        return replace(self, streams=streams, loads=_shifted(loads, state.partitions, +1))
+        if Owned.of(before) == Owned.of(state):
+            return replace(self, streams=streams)
+        owned = dict(self.owned)
+        if _is_owned(state, self.users):
+            owned[state.owner] = owned[state.owner].plus(Owned.of(before, -1)).plus(Owned.of(state))
+        return replace(self, streams=streams, owned=owned)
 
     def without_stream(self, state: StreamState) -> ClusterImage:
         """This image without it."""
@@ -312,18 +348,23 @@ class ClusterImage:
         owned = {owner: count for owner, count in self.owned.items() if owner != name}
         return replace(self, users=self.users.without(name), owned=owned)
 
-    def _owning(self, state: StreamState, by: int) -> Mapping[str, int]:
+    def _owning(self, state: StreamState, by: int) -> Mapping[str, Owned]:
         if not _is_owned(state, self.users):
             return self.owned
         owned = dict(self.owned)
-        if count := owned.pop(state.owner, 0) + by:  # who has none has no entry, as with loads
-            owned[state.owner] = count
+        now = owned.pop(state.owner, Owned()).plus(Owned.of(state, by))
+        if now.streams:  # who has none has no entry, as with loads
+            owned[state.owner] = now
         return owned
 
 
-def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mapping[str, int]:
-    """How many of these streams each of these users has made."""
-    return dict(Counter(state.owner for state in streams if _is_owned(state, users)))
+def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mapping[str, Owned]:
+    """What each of these users has made of these streams."""
+    owned: dict[str, Owned] = {}
+    for state in streams:
+        if _is_owned(state, users):
+            owned[state.owner] = owned.get(state.owner, Owned()).plus(Owned.of(state))
+    return owned
 
 
 def _is_owned(state: StreamState, users: Mapping[str, User]) -> bool:

@@ -26,6 +26,7 @@ from penstock.base.config import (
     field_type_mistake,
 )
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
 from penstock.metadata import elections
 from penstock.metadata.commands import (
@@ -40,7 +41,16 @@ from penstock.metadata.commands import (
     TruncatePartition,
 )
 from penstock.metadata.elections import Rules
-from penstock.metadata.image import Archived, ClusterImage, Outcome, PartitionState, StreamState, Truncated
+from penstock.metadata.image import (
+    Archived,
+    ClusterImage,
+    Outcome,
+    Owned,
+    PartitionState,
+    StreamState,
+    Truncated,
+    message_ids_of,
+)
 from penstock.metadata.persistent import PersistentMap
 
 _ON_FIRST_BROKER = (BrokerId(1),)
@@ -62,8 +72,8 @@ def check_create(
         raise _invalid(error.mistakes) from None
     existing = _existing(image, config)
     if existing is None:
-        _check_owned(image, config, by)
-        check_room(image, config.partitions)
+        check_owned(image, config, by)
+        check_room(image, config.partitions, by)
         _check_replicas(config, brokers, ready)
     return existing
 
@@ -72,28 +82,65 @@ def _invalid(mistakes: list[str]) -> RemoteError:
     return RemoteError(ErrorCode.INVALID_CONFIG, "; ".join(mistakes), mistakes=mistakes)
 
 
-def check_room(image: ClusterImage, partitions: int) -> None:
-    """RemoteError too_large: there is no room for one more stream of so many partitions."""
-    if len(image.streams) >= limits.STREAMS_MAX:
-        raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.STREAMS_MAX} streams already; delete some first")
-    if partitions == 1:  # then the limit above is enough
+def check_room(image: ClusterImage, partitions: int, by: str = "", *, streams: int = 1) -> None:
+    """RemoteError too_large: there is no room for so many more streams with so many more partitions, or not for `by`.
+
+    `by`: the user who asks; it may have its share of what there can be (`FairShares`), an administrator all.
+    """
+    user = image.users.get(by)
+    sharer = "" if user is None or user.is_admin else by
+    has = image.owned.get(by, Owned())
+    shares = FairShares([(sharer, has.streams), ("", len(image.streams) - has.streams)])
+    if streams and not shares.fits(sharer, streams, limits.STREAMS_MAX):
+        text = f"of streams {shares.refused(sharer, limits.STREAMS_MAX)}; delete some first"
+        raise RemoteError(ErrorCode.TOO_LARGE, text)
+    if streams and partitions == 1:  # then the limit above is enough
         return
     there = sum(len(state.partitions) for state in image.streams.values())
     if there + partitions > limits.PARTITIONS_MAX:
         text = f"all streams have {there} partitions together; with {partitions} more they pass {limits.PARTITIONS_MAX}"
         raise RemoteError(ErrorCode.TOO_LARGE, text)
+    shares = FairShares([(sharer, has.partitions), ("", there - has.partitions)])
+    if not shares.fits(sharer, partitions, limits.PARTITIONS_MAX):
+        text = f"{partitions} more partitions do not fit: of those of all streams "
+        raise RemoteError(ErrorCode.TOO_LARGE, text + shares.refused(sharer, limits.PARTITIONS_MAX))
 
 
-def _check_owned(image: ClusterImage, config: StreamConfig, owner: str) -> None:
-    """RemoteError quota_exceeded: that user has made as many streams as it may. Administrators make what they need."""
+def check_owned(image: ClusterImage, config: StreamConfig, owner: str, before: StreamState | None = None) -> None:
+    """RemoteError quota_exceeded: that user's streams come to as much as they may. Administrators make what they need.
+
+    `config`: of a stream that it is to have; `before`: that stream as it is now, if it is there.
+    """
     user = None if config.is_internal else image.users.get(owner)
-    most = None if user is None or user.is_admin else user.quotas.streams_max
-    if most is not None and (count := image.owned.get(owner, 0)) >= most:
-        text = (
-            f"user {owner!r} may make no more streams, for it has made {count} and its limit is {most}: delete one "
-            f"that is not needed, or have an administrator allow more (`penstock user limit {owner} --streams N`)"
-        )
-        raise RemoteError(ErrorCode.QUOTA_EXCEEDED, text, user=owner, streams=count, streams_max=most)
+    if user is None or user.is_admin:
+        return
+    has = image.owned.get(owner, Owned())
+    gone = Owned() if before is None else Owned.of(before)
+    now = has.plus(gone.times(-1)).plus(Owned(1, config.partitions, message_ids_of(config)))
+    quotas = user.quotas
+    for name, most in (
+        ("streams", quotas.streams_max),
+        ("partitions", quotas.partitions_max),
+        ("message_ids", quotas.message_ids_max),
+    ):
+        count, wanted = getattr(has, name), getattr(now, name)
+        if most is not None and wanted > most and wanted > count:
+            raise _quota_exceeded(owner, name, count, wanted, most)
+
+
+def _quota_exceeded(owner: str, name: str, count: int, wanted: int, most: int) -> RemoteError:
+    option = name.replace("_", "-")
+    if name == "streams":
+        text = f"user {owner!r} may make no more streams, for it has made {count} and its limit is {most}: delete one"
+        text += " that is not needed"
+    elif name == "partitions":
+        text = f"the streams of user {owner!r} have {count} partitions, and with this one they would have {wanted}, "
+        text += f"but its limit is {most}: give it fewer, or delete a stream that is not needed"
+    else:
+        text = f"leaders may keep {count} message ids for the streams of user {owner!r} (`dedup_ids_max` of each "
+        text += f"partition), and with this one {wanted}, but its limit is {most}: give it a lower `dedup_ids_max`"
+    text += f", or have an administrator allow more (`penstock user limit {owner} --{option} N`)"
+    return RemoteError(ErrorCode.QUOTA_EXCEEDED, text, user=owner, **{name: count, f"{name}_max": most})
 
 
 def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
@@ -205,7 +252,7 @@ def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tup
     existing = _existing(image, command.config)
     if existing is not None:
         return image, Outcome(stream=existing)
-    _check_owned(image, command.config, command.by)
+    check_owned(image, command.config, command.by)
     made = _made(image, StreamId(index), command)
     return image.with_stream(made), Outcome(stream=made, changed=True, partitions=made.partition_keys())
 
@@ -309,7 +356,7 @@ def _with_altered(
     outcome = Outcome(stream=changed, changed=changed != state, partitions=keys, unclean=unclean)
     if changed.config.observers != state.config.observers:
         return image.with_placed(changed), outcome
-    return replace(image, streams=image.streams.with_item(state.stream_id, changed)), outcome
+    return image.with_changed(changed), outcome
 
 
 def truncate_partition(image: ClusterImage, index: int, command: TruncatePartition) -> tuple[ClusterImage, Outcome]:

@@ -16,9 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
+from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Offset
 from penstock.base.staged import staged_name
@@ -62,6 +65,7 @@ from penstock.metadata.streams import (
     altered_config,
     check_create,
     check_observers,
+    check_owned,
     check_room,
     created_config,
     replicas_wanted,
@@ -69,6 +73,7 @@ from penstock.metadata.streams import (
 from penstock.node.access import Access
 from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.internal import staged_config
+from penstock.node.listening_rights import overlapping
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
@@ -153,8 +158,9 @@ class Administration:
             existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready), by=by)
         except RemoteError as error:
             raise self._as_seen(error, request.config.name, who) from None
+        beside = self._overlapping(request.config)
         if existing is not None:
-            self._wait(existing, done, deadline_us, is_new=False)
+            self._wait(existing, done, deadline_us, beside, is_new=False)
             return
         replicas = replicas_wanted(request.config, len(brokers))
         assignments = self._placing.assign(request.config.partitions, replicas, ready)
@@ -171,7 +177,7 @@ class Administration:
                 done(self._as_seen(outcome, request.config.name, who))
                 return
             assert outcome.stream is not None
-            self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
+            self._wait(outcome.stream, done, deadline_us, beside, is_new=outcome.changed)
 
         self._propose(command, made)
 
@@ -231,10 +237,17 @@ class Administration:
         )
         self._propose(command, made)
 
-    def _wait(self, state: StreamState, done: Done, deadline_us: int, *, is_new: bool) -> None:
-        self._wait_for_all(
-            state, done, deadline_us, lambda info: CreateStreamResponse(stream=info, created=is_new), is_new
-        )
+    def _overlapping(self, config: StreamConfig) -> tuple[str, ...]:
+        """Streams that whoever asks may see, and that store messages of the same subjects."""
+        seen = sorted(state.name for state in overlapping(self._image, config) if self._access.may_see(state))
+        return tuple(seen[: limits.OVERLAPPING_TOLD_MAX])
+
+    def _wait(self, state: StreamState, done: Done, deadline_us: int, beside: tuple[str, ...], *, is_new: bool) -> None:
+        def answer(info: StreamInfo) -> Response:
+            stream = msgspec.structs.replace(info, overlapping=beside) if beside else info
+            return CreateStreamResponse(stream=stream, created=is_new)
+
+        self._wait_for_all(state, done, deadline_us, answer, is_new)
 
     def _wait_for_all(
         self,
@@ -333,6 +346,7 @@ class Administration:
             self._grow(state, request.changes, done)
             return
         config = altered_config(state.config, request.changes)  # refuse what cannot be before it is proposed
+        check_owned(self._image, config, self._payer(state), state)
         observers = None
         if config.observers > state.config.observers:
             assert config.replicas is not None
@@ -351,6 +365,10 @@ class Administration:
         command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
         self._propose(command, altered)
 
+    def _payer(self, state: StreamState) -> str:
+        """The user for whom it counts what a stream comes to; empty: nobody, or an administrator changes it."""
+        return "" if self._access.is_free else state.owner
+
     # More partitions
 
     def _grow(self, state: StreamState, changes: Mapping[str, Any], done: Done) -> None:
@@ -361,7 +379,9 @@ class Administration:
         if not added:
             done(AlterStreamResponse(stream=self._info(state)))
             return
-        check_room(self._image, added)
+        payer = self._payer(state)
+        check_owned(self._image, config, payer, state)
+        check_room(self._image, added, payer, streams=0)
         assert config.replicas is not None
         assignments = self._placing.assign(added, config.replicas, self._placing.ready(config))
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000

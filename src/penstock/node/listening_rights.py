@@ -9,7 +9,7 @@ of these. A stream that may get partitions later counts as if it had them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.denials import denied
 from penstock.node.judging import Judge
 
+_WILDCARDS = ("*", ">")
 _GROWS = ("partitions", "range_bounds")
 
 
@@ -70,14 +71,21 @@ def _check_subjects(judge: Judge, who: Principal | None, config: StreamConfig, o
 def _check_group(judge: Judge, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
     if config.group is None:
         return
-    sharing = [
-        state
-        for state in image.streams.values()
-        if state.config.group == config.group and state.name != config.name and _overlap(state.config, config)
-    ]
+    sharing = (state for state in overlapping(image, config) if state.config.group == config.group)
     kept = [state for state in sharing if not judge.scope(Operation.ALTER, state).is_all]
     if kept:
         raise _denied_group(judge, who, config, kept)
+
+
+def overlapping(image: ClusterImage, config: StreamConfig) -> Iterator[StreamState]:
+    """The other streams of users that store messages of its subjects, too."""
+    head = config.subject.partition(".")[0]
+    for state in image.streams.values():
+        subject = state.config.subject
+        # Most differ in the first token, which is cheap to see.
+        is_near = head in _WILDCARDS or subject.startswith(head) or subject[0] in _WILDCARDS
+        if is_near and state.name != config.name and not state.config.is_internal and _overlap(state.config, config):
+            yield state
 
 
 def _overlap(one: StreamConfig, other: StreamConfig) -> bool:

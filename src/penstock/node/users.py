@@ -21,7 +21,7 @@ from penstock.messages import (
     TestAccessResponse,
     UserInfo,
 )
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.image import ClusterImage, Owned
 from penstock.node.access import Access
 from penstock.node.enquiries import Handler
 from penstock.node.exporting import page_of
@@ -48,7 +48,7 @@ class Users:
             names = [name for name in names if name in request.names]
         page, next_after = page_of(names, request.after)
         response = ListUsersResponse(
-            users=tuple(user_info(users[name], self._image().owned.get(name, 0)) for name in page),
+            users=tuple(user_info(users[name], self._image().owned.get(name, Owned())) for name in page),
             next_after=next_after,
             is_guarded=self._access.is_guarded,
             user=who,
@@ -88,8 +88,8 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
     return TestAccessResponse(is_allowed=False, reason=f"no rule allows it{near}", subjects=subjects)
 
 
-def user_info(user: User, streams: int) -> UserInfo:
-    """What may be told of a user, who has made so many streams: nothing with which somebody could be it."""
+def user_info(user: User, owned: Owned) -> UserInfo:
+    """What may be told of a user, and of what it has made: nothing with which somebody could be it."""
     return UserInfo(
         name=user.name,
         created_us=user.created_us,  # type: ignore[arg-type]
@@ -105,5 +105,7 @@ def user_info(user: User, streams: int) -> UserInfo:
         ),
         rules=user.rules,
         quotas=user.quotas,
-        streams=streams,
+        streams=owned.streams,
+        partitions=owned.partitions,
+        message_ids=owned.message_ids,
     )

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.nkeys import NkeyClient
+from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.base.subjects import INTERNAL_SUBJECT_PREFIX
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
+    AddPartitions,
+    AlterStream,
     AlterUser,
     ChangeRules,
     Command,
@@ -25,9 +30,9 @@ from penstock.metadata.commands import (
     decode_command,
     encode_command,
 )
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, Outcome, Owned
 from penstock.metadata.snapshot import decode_image, encode_image
-from penstock.metadata.streams import check_create
+from penstock.metadata.streams import check_create, check_owned, check_room
 from penstock.metadata.users import check_create_user, check_way_in
 
 ADMIN = Rule(Operation.ADMIN)
@@ -255,6 +260,11 @@ def make(name: str, by: str = "bob") -> CreateStream:
     return CreateStream(config=StreamConfig(name=name, subject=subject), created_us=7, by=by)
 
 
+def owned(streams: int) -> Owned:
+    """So many streams of one partition each."""
+    return Owned(streams, streams, streams * limits.DEDUP_IDS_DEFAULT)
+
+
 @pytest.fixture
 def limited(folded) -> Folded:
     """Where bob may make two streams; there is one of before."""
@@ -271,7 +281,7 @@ def delete(folded: Folded, name: str) -> None:
 def test_a_user_makes_no_more_streams_than_it_may(limited) -> None:
     for name in ("a", "b"):
         limited.do(make(name))
-    assert limited.image.owned == {"bob": 2}
+    assert limited.image.owned == {"bob": owned(2)}
     with pytest.raises(RemoteError, match="it has made 2 and its limit is 2: delete one") as caught:
         limited.do(make("c"))
     assert caught.value.details == {"user": "bob", "streams": 2, "streams_max": 2}
@@ -292,14 +302,14 @@ def test_who_makes_streams_by_themselves_are_not_limited(limited) -> None:
     assert owners == {"old": "", "a": "bob", "b": "bob", "d": "ann", "e": "", "__offsets": "", "__staged-7": ""}
     limited.do(AlterUser(name="bob", altered_us=9, quotas=Quotas()))
     assert limited.do(make("f")).changed
-    assert limited.image.owned == {"ann": 1, "bob": 3}
+    assert limited.image.owned == {"ann": owned(1), "bob": owned(3)}
 
 
 def test_owners_are_in_the_snapshot(limited) -> None:
     for name in ("a", "b"):
         limited.do(make(name))
     limited.image = decode_image(encode_image(limited.image))
-    assert limited.image.owned == {"bob": 2}
+    assert limited.image.owned == {"bob": owned(2)}
     assert limited.refused(make("c")) == ErrorCode.QUOTA_EXCEEDED
     limited.do(StartBroker(started_us=9))
     assert limited.image.by_name("a").owner == "bob"
@@ -314,8 +324,95 @@ def test_streams_of_a_user_who_was_deleted_are_nobodys(limited) -> None:
     limited.do(AlterUser(name="bob", altered_us=9, quotas=Quotas(streams_max=1)))
     delete(limited, "b")
     assert limited.do(make("c")).changed
-    assert limited.image.owned == {"bob": 1}
+    assert limited.image.owned == {"bob": owned(1)}
     assert decode_image(encode_image(limited.image)) == limited.image
     delete(limited, "a")
     delete(limited, "c")
     assert limited.image.owned == {}
+
+
+def more(name: str, **config: Any) -> CreateStream:
+    return CreateStream(config=StreamConfig(name=name, subject=name, **config), created_us=7, by="bob")
+
+
+@pytest.mark.parametrize(
+    ("quotas", "fits", "beyond", "name"),
+    [
+        (Quotas(partitions_max=5), {"partitions": 3}, {"partitions": 3}, "partitions"),
+        (Quotas(message_ids_max=50), {"partitions": 3, "dedup_ids_max": 10}, {"dedup_ids_max": 21}, "message_ids"),
+    ],
+)
+def test_a_users_streams_come_to_no_more_than_they_may(folded, quotas, fits, beyond, name) -> None:
+    folded.do(create("bob"))
+    folded.do(AlterUser(name="bob", altered_us=9, quotas=quotas))
+    folded.do(more("a", **fits))
+    with pytest.raises(RemoteError, match=f"penstock user limit bob --{name.replace('_', '-')} N") as caught:
+        check_create(folded.image, more("b", **beyond).config, brokers=1, ready=1, by="bob")
+    assert caught.value.code == folded.refused(more("b", **beyond)) == ErrorCode.QUOTA_EXCEEDED
+    assert caught.value.details[f"{name}_max"] == max(filter(None, (quotas.partitions_max, quotas.message_ids_max)))
+    check_create(folded.image, more("b", **beyond).config, brokers=1, ready=1, by="ann")
+    delete(folded, "a")
+    assert folded.do(more("b", **beyond)).changed
+
+
+def test_ids_that_are_not_kept_count_for_nothing(folded) -> None:
+    folded.do(create("bob"))
+    folded.do(AlterUser(name="bob", altered_us=9, quotas=Quotas(message_ids_max=1)))
+    assert folded.do(more("a", dedup_window_ms=None)).changed
+    assert folded.image.owned == {"bob": Owned(1, 1, 0)}
+
+
+def test_what_a_stream_comes_to_is_counted_again_when_it_changes(folded) -> None:
+    folded.do(create("bob"))
+    folded.do(more("a", dedup_ids_max=10))
+    stream_id = folded.image.by_name("a").stream_id
+    folded.do(AddPartitions(stream_id=stream_id, before=1, assignments=((BrokerId(1),),)))
+    assert folded.image.owned == {"bob": Owned(1, 2, 20)}
+    folded.do(AlterStream(stream_id=stream_id, changes={"dedup_ids_max": 7}))
+    assert folded.image.owned == {"bob": Owned(1, 2, 14)}
+    folded.do(AlterStream(stream_id=stream_id, changes={"dedup_window_ms": None}))
+    assert folded.image.owned == {"bob": Owned(1, 2, 0)}
+    assert decode_image(encode_image(folded.image)) == folded.image
+    folded.do(DeleteUser(name="bob", deleted_us=9))
+    folded.do(AlterStream(stream_id=stream_id, changes={"dedup_ids_max": 8, "dedup_window_ms": 5}))
+    assert folded.image.owned == {}
+
+
+def test_of_a_stream_that_has_more_than_its_user_may_only_more_is_refused(folded) -> None:
+    folded.do(create("bob"))
+    folded.do(more("a", partitions=3, dedup_ids_max=10))
+    folded.do(AlterUser(name="bob", altered_us=9, quotas=Quotas(partitions_max=1, message_ids_max=1)))
+    state = folded.image.by_name("a")
+    check_owned(folded.image, msgspec.structs.replace(state.config, dedup_ids_max=9), "bob", state)
+    with pytest.raises(RemoteError, match="message ids"):
+        check_owned(folded.image, msgspec.structs.replace(state.config, dedup_ids_max=11), "bob", state)
+    with pytest.raises(RemoteError, match="partitions"):
+        check_owned(folded.image, msgspec.structs.replace(state.config, partitions=4, dedup_ids_max=1), "bob", state)
+
+
+def test_one_user_does_not_make_all_streams_or_partitions(folded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAMS_MAX", 6)
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", 12)
+    folded.do(create("bob"))
+    folded.do(create("eve"))
+
+    def fits(by: str, partitions: int = 1) -> bool:
+        try:
+            check_room(folded.image, partitions, by)
+        except RemoteError:
+            return False
+        return True
+
+    assert not fits("bob", 7)
+    assert fits("ann", 12)
+    folded.do(more("a", partitions=4))
+    assert not fits("bob", 3)
+    assert fits("bob", 2)
+    assert fits("eve", 3)
+    for name in ("b", "c"):
+        assert fits("bob")
+        folded.do(more(name))
+    assert not fits("bob")
+    assert fits("eve")
+    assert fits("ann", 6)
+    assert fits("")

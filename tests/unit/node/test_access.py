@@ -930,3 +930,41 @@ def test_of_what_no_stream_can_be_no_subjects_are_looked_at(broker, config) -> N
     with asking(broker, "bob"):
         error = broker.refusal(AlterStreamRequest(name="eu", changes={"partitions": 10**9}))
     assert error.code == ErrorCode.INVALID_CONFIG
+
+
+# Streams on the same subjects
+
+
+def told_overlapping(broker: Broker, by: str, name: str, subject: str, **config: object) -> tuple[str, ...]:
+    with asking(broker, by):
+        request = CreateStreamRequest(config=StreamConfig(name=name, subject=subject, **config))
+        return broker.ask(request, CreateStreamResponse).stream.overlapping
+
+
+def test_who_makes_a_stream_is_told_of_those_on_its_subjects_that_he_may_see(broker) -> None:
+    created(broker, "eu", "eu.>", by="ann")
+    created(broker, "part", "us", by="ann", partitions=3)
+    allow(broker, Rule(CREATE, subject="eu.x.*"), Rule(CREATE, subject="us.2"), Rule(CREATE, subject="asia"))
+    assert told_overlapping(broker, "bob", "eux", "eu.x.*") == ("eu",)
+    assert told_overlapping(broker, "bob", "eux", "eu.x.*") == ("eu",), "the same again"
+    assert told_overlapping(broker, "bob", "us2", "us.2") == ()  # which is that of a partition, but not there for him
+    assert told_overlapping(broker, "bob", "asia", "asia") == ()
+    assert told_overlapping(broker, "ann", "all", ">", acks="never") == (
+        "asia",
+        "copied",
+        "eu",
+        "eux",
+        "orders",
+        "part",
+        "us2",
+    )
+    assert told_overlapping(broker, "ann", "more", "us.2") == ("all", "part", "us2")
+    with asking(broker, "ann"):
+        assert broker.stream("eux").overlapping == ()
+
+
+def test_no_more_than_some_are_named(broker, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "OVERLAPPING_TOLD_MAX", 2)
+    for name in ("a", "b", "c"):
+        created(broker, name, "eu", by="ann")
+    assert told_overlapping(broker, "ann", "d", "eu") == ("a", "b")
