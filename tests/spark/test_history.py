@@ -107,6 +107,33 @@ def test_times_and_filters_hold_for_both(
 
 
 @needs_time
+def test_conditions_hold_for_both(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, reads: Reads, tmp_path: Path
+) -> None:
+    client.create_stream("both", "both.>")
+    for number in range(4):
+        client.publish("both.a", b"%d" % number)
+    archive("both", tmp_path, spark=spark, servers=broker.client_address)
+    client.publish("both.b", b"4")
+    moments = [client.get("both", offset).timestamp for offset in range(5)]
+    client.truncate_stream("both", 3)
+
+    def offsets(where: str, **options: Any) -> list[int]:
+        return [offset for _, offset in rows_of(reads("both", archive=tmp_path, where=where, **options))]
+
+    for low, high in ((1, 3), (4, 5), (0, 2), (2, 5)):  # in the archive, in the log, and from one into the other
+        assert offsets(f'{{"offset": [{low}, {high}]}}') == list(range(low, high))
+    for moment in moments:
+        assert offsets(f'{{"timestamp": ["{moment}", null]}}') == [n for n in range(5) if moments[n] >= moment]
+        assert offsets(f'{{"timestamp": [null, "{moment}"]}}') == [n for n in range(5) if moments[n] < moment]
+    assert offsets('{"subject": "both.b"}') == [4]
+    later = f'{{"timestamp": ["{moments[1]}", null]}}'
+    assert offsets(later, startingTimestamp="2020-01-01") == [n for n in range(5) if moments[n] >= moments[1]]
+    since = '{"timestamp": ["2020-01-01", null], "offset": [2, null]}'
+    assert offsets(since, endingTimestamp="2100-01-01") == [2, 3, 4]
+
+
+@needs_time
 def test_a_hole_between_the_two_is_an_error_unless_it_may_be(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, reads: Reads, tmp_path: Path
 ) -> None:

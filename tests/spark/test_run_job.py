@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import penstock
-from penstock.base.errors import ConfigError
+from penstock.base.errors import ConfigError, OperationalError
 from penstock.client.errors import StreamNotFound
-from penstock.spark.delta_sink import write
+from penstock.spark.delta_sink import DeltaSink, write
 from penstock.spark.jobs import BatchDone
 from penstock.spark.queries import JobError, reason
 from penstock.spark.run_job import Ran, loaded, run
@@ -257,3 +257,10 @@ def test_reasons_are_told_in_a_line() -> None:
         "no rule allows it"
     )
     assert reason("") == "Spark says nothing of it"
+
+
+@needs_time
+def test_a_batch_of_no_query_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(OperationalError, match=r"property sql\.streaming\.queryId is None"):
+        DeltaSink(tmp_path)(spark.range(1), 0)
+    assert list(tmp_path.iterdir()) == []

@@ -22,6 +22,24 @@ from tests.extent import needs_time
 
 pytestmark = needs_time
 
+WITHOUT_ASSERTS = """
+from pyspark import TaskContext
+from penstock.base.errors import OperationalError
+from penstock.spark.options import sink_options
+from penstock.spark.sink import StreamWriter
+
+assert False, "python -O passes over this"
+writer = StreamWriter(sink_options({"servers": "127.0.0.1:1", "stream": "orders"}))
+told = [None, {}, {"sql.streaming.queryId": "q"}, {"sql.streaming.queryId": "q", "streaming.sql.batchId": "x"}]
+for properties in told:
+    if properties is not None:
+        TaskContext._getOrCreate()._localProperties = properties
+    try:
+        print("wrote", writer.write(iter(())))
+    except OperationalError as error:
+        print(error)
+"""
+
 
 def write(rows: DataFrame, broker: BrokerProcess, **options: str) -> None:
     rows.write.format("penstock").options(servers=broker.client_address, **options).mode("append").save()
@@ -243,3 +261,14 @@ def test_headers_are_written_as_they_are_read() -> None:
 def test_headers_that_would_break_the_block_are_refused(header: dict[str, object]) -> None:
     with pytest.raises(BadRowsError, match="a header's"):
         header_blocks(pa.array([[header]], pa.list_(HEADER)))
+
+
+def test_a_task_without_a_query_and_a_batch_writes_nothing_also_without_asserts() -> None:
+    """What makes rows the same rows comes of properties that no documentation of Spark promises."""
+    answer = subprocess.run([sys.executable, "-O", "-c", WITHOUT_ASSERTS], capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    no_task, no_query, no_batch, no_number = answer.stdout.splitlines()
+    assert no_task.startswith("rows are staged by Spark's tasks alone")
+    assert no_query.startswith("Spark's property sql.streaming.queryId is None: without it no row can be written")
+    assert no_batch.startswith("Spark's property streaming.sql.batchId is None")
+    assert no_number.startswith("Spark's property streaming.sql.batchId is 'x'")

@@ -120,44 +120,6 @@ def test_bounds_are_kept(client: penstock.Client, reads: Reads) -> None:
 
 
 @needs_time
-@pytest.mark.parametrize("switch", ["true", "false"])
-def test_filters_narrow_what_is_read_where_spark_pushes_them(
-    client: penstock.Client, reads: Reads, spark: SparkSession, switch: str
-) -> None:
-    name = f"filters_{switch}"
-    client.create_stream(name, f"{name}.>")
-    client.append(name, [{"value": b"v", "subject": f"{name}.{one % 4}"} for one in range(1_000)])
-    moment = client.get(name, 0).timestamp
-    before = spark.conf.get("spark.sql.python.filterPushdown.enabled")
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", switch)
-    try:
-        found = reads(name)
-        assert found.where("offset >= 10 and offset < 20").count() == 10
-        assert found.where("offset in (5, 7)").count() == 2
-        assert found.where("offset > 997").count() == 2
-        assert found.where("partition = 1").count() == 0
-        assert found.where("topic = 'other'").count() == 0
-        assert found.where(f"subject = '{name}.1'").count() == 250
-        assert found.where(f"subject = '{name}.1' and subject = '{name}.2'").count() == 0
-        assert found.where("subject = 'no subject'").count() == 0
-        assert found.where(f"timestamp >= timestamp'{moment.isoformat()}'").count() == 1_000
-        assert found.where(f"timestamp > timestamp'{moment.isoformat()}'").count() == 0
-        assert found.where(f"timestamp = timestamp'{moment.isoformat()}'").count() == 1_000
-        assert found.where(f"timestamp < timestamp'{moment.isoformat()}' or offset = 3").count() == 1
-        assert found.where("timestamp <= timestamp'9999-12-31 23:59:59.999999'").count() == 1_000
-        assert found.where("timestamp < timestamp'9999-12-31 23:59:59.9995'").count() == 1_000
-        assert found.where("timestamp < timestamp'1960-01-01'").count() == 0
-        assert found.where("timestamp >= timestamp'1960-01-01'").count() == 1_000
-        some = reads(name, subject=f"{name}.1")
-        assert some.count() == 250
-        assert some.where(f"subject = '{name}.1'").count() == 250
-        assert some.where(f"subject in ('{name}.1', '{name}.2')").count() == 250
-        assert some.where(f"subject = '{name}.2'").count() == 0
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", str(before))
-
-
-@needs_time
 def test_streams_are_chosen_by_pattern_and_by_subject(
     client: penstock.Client, reads: Reads, spark: SparkSession, broker: BrokerProcess
 ) -> None:

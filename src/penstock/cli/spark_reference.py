@@ -11,10 +11,11 @@ _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change 
 _HEAD = """# Spark
 
 ```python
-from penstock.spark import session
+from penstock.spark import read, session
 
 spark = session()
-orders = spark.read.format("penstock").option("stream", "orders").load()
+orders = read(spark, "orders", where={"subject": "orders.eu.>", "partition": 0}, columns=["offset", "value"])
+same = spark.read.format("penstock").options(stream="orders", where='{"subject": "orders.eu.>", "partition": 0}').load()
 ```
 
 `spark.read` reads what is there, `spark.readStream` what comes; in SQL, for reading, it is
@@ -22,6 +23,59 @@ orders = spark.read.format("penstock").option("stream", "orders").load()
 It needs PySpark 4.2 or newer and Java 17 or newer: `pip install "penstock[spark,java]"`.
 [The tutorial](../tutorial/spark.md) begins from nothing.
 [On a cluster](../how-to/spark-cluster.md) says what workers need."""
+
+_FETCHED = """## What is fetched
+
+Options alone say what the brokers send.
+What Spark is asked of a DataFrame later, `select`, `where`, `count` or `limit`, changes nothing about that: all \
+rows and columns of its options are fetched, and Spark drops what it does not need.
+
+| to fetch | say |
+|---|---|
+| some columns | `columns`, or a narrow `.schema()`: without `value` it is often a small part of the bytes |
+| some subjects | `subject`, `subjects`, or `where` with `subject` |
+| some partitions | `assign`, or `where` with `partition` |
+| from one place to another | `startingOffsets` and `endingOffsets`, or their times: it is an error if messages from \
+there on are gone |
+| what lies in a range | `where` with `offset` or `timestamp`: of what the log holds |
+
+`where` is JSON, or in Python the argument of [`penstock.spark.read`](#penstocksparkread), and takes conditions on \
+these columns:
+
+| column | condition | what is saved |
+|---|---|---|"""
+
+_FROZEN = """Spark's setting `spark.sql.python.filterPushdown.enabled` makes no difference to this source, and \
+`penstock.spark.session` leaves it alone.
+Where it is on, Spark 4.2 and 4.3 keep the filters that a source takes for the next query on the same DataFrame, \
+view or table, which then lacks rows without an error; so this source takes none.
+
+## A DataFrame stays as it was
+
+The ranges of a DataFrame are fixed with its first action, and stay: what is published later is not in it, nor in a \
+temporary view of it.
+To see what has come since, `load()` again; once retention has taken messages of a range, an old DataFrame fails.
+A table of SQL (`CREATE TABLE … USING penstock`) is planned with each statement.
+
+The same holds for a DataFrame that a streaming query joins: it is planned once, when the query starts, and never \
+changes.
+For look-ups that are up to date, load inside `foreachBatch`:
+
+```python
+from penstock.spark import read, session
+
+spark = session()
+
+
+def enrich(batch, batch_id):
+    customers = read(batch.sparkSession, "customers", columns=["key", "value"])  # as they are now
+    batch.join(customers, "key").write.mode("append").parquet("enriched")
+
+
+orders = spark.readStream.format("penstock").option("stream", "orders").load().select("key", "offset")
+query = orders.writeStream.foreachBatch(enrich).option("checkpointLocation", "checkpoints/enriched").start()
+query.awaitTermination()
+```"""
 
 _COLUMNS = """## Columns
 
@@ -54,7 +108,7 @@ Each job is a command, too: [`penstock pipeline`](cli.md#penstock-pipeline)."""
 def spark_reference() -> str:
     """See the module."""
     from penstock import spark
-    from penstock.spark import columns
+    from penstock.spark import columns, where
     from penstock.spark.options import SINK_OPTIONS, SOURCE_OPTIONS
 
     meanings = re.findall(r"^\| (`.*?`) +\| (.*?) +\|$", columns.__doc__ or "", flags=re.MULTILINE)
@@ -63,10 +117,12 @@ def spark_reference() -> str:
         for names, meaning in meanings
         for name in re.findall(r"`(\w+)`", names)
     ]
+    conditions = re.findall(r"^\| `.*?` +\| .*? +\| .*? +\|$", where.__doc__ or "", flags=re.MULTILINE)
+    fetched = [re.sub(" +", " ", one) for one in conditions]
     options = [f"| `{one.name}` | {one.default} | {one.meaning} |" for one in SOURCE_OPTIONS]
     sink = [f"| `{one.name}` | {one.default} | {one.meaning} |" for one in SINK_OPTIONS]
     jobs = [getattr(spark, name) for name in spark.__all__]
     calls = [call_text(f"penstock.spark.{one.__name__}", one) for one in jobs if not isinstance(one, type)]
-    tables = [[_COLUMNS, *rows], [_OPTIONS, *options], [_SINK, *sink]]
+    tables = [[_COLUMNS, *rows], [_OPTIONS, *options], [_FETCHED, *fetched], [_FROZEN], [_SINK, *sink]]
     parts = [_HEAD, _MADE, *map("\n".join, tables), _CALLS, *calls]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

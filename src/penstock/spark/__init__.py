@@ -1,9 +1,9 @@
 """The data pipeline: Spark reads streams and writes them, through `format("penstock")`.
 
-    from penstock.spark import session
+    from penstock.spark import read, session
 
     spark = session()
-    spark.read.format("penstock").option("stream", "orders").load().groupBy("subject").count().show()
+    read(spark, "orders", columns=["subject"]).groupBy("subject").count().show()
 
 Where Penstock is installed beside PySpark (4.2 or newer), Spark finds the format by itself: it looks for packages named
 `pyspark_*`. On a cluster whose machines have it from elsewhere, `register(spark)` says what it is.
@@ -12,6 +12,8 @@ Where Penstock is installed beside PySpark (4.2 or newer), Spark finds the forma
 |--------------|---------------------------------------------------------------------------|
 | `source`     | what Spark is handed: the readers and writers of `format("penstock")`      |
 | `options`    | their options, parsed once                                                |
+| `reading`    | `read`: a DataFrame of some messages and columns                          |
+| `where`      | the option `where`: conditions by which messages are not fetched          |
 | `columns`    | a stream's messages as the columns that Spark sees                        |
 | `places`     | where reading begins and ends, as offsets, and as JSON in a checkpoint     |
 | `planning`   | which ranges of which partitions are read, and in how many pieces         |
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.spark.archiving import archive as archive
     from penstock.spark.auditing import Audit as Audit
     from penstock.spark.auditing import audit as audit
+    from penstock.spark.reading import read as read
     from penstock.spark.replay_job import Replayed as Replayed
     from penstock.spark.replay_job import replay as replay
     from penstock.spark.run_job import Ran as Ran
@@ -56,15 +59,18 @@ if TYPE_CHECKING:
     from penstock.spark.sessions import session as session
     from penstock.spark.table_job import Upkeep as Upkeep
     from penstock.spark.table_job import table as table
+    from penstock.spark.where import Where as Where
 
 _MODULE_OF = {
     "Archived": "penstock.spark.archiving",
     "Ran": "penstock.spark.run_job",
     "Replayed": "penstock.spark.replay_job",
     "Upkeep": "penstock.spark.table_job",
+    "Where": "penstock.spark.where",
     "archive": "penstock.spark.archiving",
     "Audit": "penstock.spark.auditing",
     "audit": "penstock.spark.auditing",
+    "read": "penstock.spark.reading",
     "register": "penstock.spark.sessions",
     "replay": "penstock.spark.replay_job",
     "run": "penstock.spark.run_job",
@@ -78,8 +84,10 @@ __all__ = [
     "Ran",
     "Replayed",
     "Upkeep",
+    "Where",
     "archive",
     "audit",
+    "read",
     "register",
     "replay",
     "run",

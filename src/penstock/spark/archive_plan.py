@@ -69,7 +69,7 @@ def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
             raise ConfigError([f"{name}: {text}" for name in other])
         return replace(plan, decode=about.decode, schema=about.schema)
     if decode == "json" and not schema:
-        options = {"servers": ",".join(plan.source.servers), "stream": plan.stream}
+        options = {"servers": ",".join(plan.source.servers), "stream": plan.stream, "columns": "value"}
         schema = inferred_json(spark.read.format("penstock").options(**options).load())
     return replace(plan, decode=decode, schema=schema)
 

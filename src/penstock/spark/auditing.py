@@ -221,9 +221,18 @@ class Auditor:
         return tuple(out)
 
     def _rows(self, wanted: Mapping[Key, tuple[int, int]], archive: Path | None = None) -> DataFrame:
-        """These offsets, from the log or from an archive."""
+        """These offsets, from the log or from an archive, with their range and the hash of each row."""
         from pyspark.sql import functions as sql
 
+        rows = self._loaded(wanted, archive)
+        present = [sql.col(name).isNull() for name in ("key", "value", "headers")]  # a hash passes over what is null
+        hashed = sql.xxhash64(*[sql.col(name) for name in _HASHED], *present)
+        return rows.withColumn("range", sql.floor(sql.col("offset") / self._range_rows)).withColumn("hash", hashed)
+
+    def _loaded(
+        self, wanted: Mapping[Key, tuple[int, int]], archive: Path | None = None, columns: str = ""
+    ) -> DataFrame:
+        """These offsets; all columns, or only some, the others of which are not fetched."""
         assign: dict[str, list[int]] = {}
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
@@ -242,10 +251,9 @@ class Auditor:
             options["archive"] = str(archive)
         if self._source.selection.subjects:
             options["subjects"] = ",".join(self._source.selection.subjects)
-        rows = self._spark.read.format("penstock").options(**options).load()
-        present = [sql.col(name).isNull() for name in ("key", "value", "headers")]  # a hash passes over what is null
-        hashed = sql.xxhash64(*[sql.col(name) for name in _HASHED], *present)
-        return rows.withColumn("range", sql.floor(sql.col("offset") / self._range_rows)).withColumn("hash", hashed)
+        if columns:
+            options["columns"] = columns
+        return self._spark.read.format("penstock").options(**options).load()
 
     def _sums(self, rows: DataFrame) -> tuple[RangeSum, ...]:
         from pyspark.sql import functions as sql
@@ -285,13 +293,13 @@ class Auditor:
                 if not rows_there:
                     yield Gap(key.stream, key.partition, start, end, may_lose(info))
                     continue
-                here = self._rows({key: (start, end)}).select("offset")
+                here = self._loaded({key: (start, end)}, columns="offset")
                 before = sql.lag("offset", 1, start - 1).over(Window.orderBy("offset"))
                 holes = here.withColumn("before", before).where("offset > before + 1").limit(limits.AUDIT_GAPS_MAX)
                 found = [(row.before + 1, row.offset) for row in holes.orderBy("offset").collect()]
-                last = here.agg(sql.max("offset")).first()
-                assert last is not None
-                found += [(last[0] + 1, end)] if last[0] + 1 < end else []
+                last = here.agg(sql.max("offset")).collect()[0][0]
+                behind = start if last is None else last + 1  # None: the rest has gone since they were counted
+                found += [(behind, end)] if behind < end else []
                 yield from (Gap(key.stream, key.partition, *one, may_lose(info)) for one in found)
 
     def _repeated(self, rows: DataFrame, top: int) -> tuple[Repeated, ...]:
@@ -332,7 +340,7 @@ class Auditor:
         several = sql.min("hash").alias("least"), sql.max("hash").alias("most"), sql.count("*").alias("copies")
         lake = self._rows(one, self._against).groupBy("offset").agg(*several)
         changed = sql.expr("log != least OR log != most")
-        row = (
+        found = (
             log.join(lake, "offset", "full_outer")
             .agg(
                 sql.count_if(sql.col("copies").isNull()),
@@ -340,10 +348,9 @@ class Auditor:
                 sql.count_if(sql.col("copies") > 1),
                 sql.count_if(sql.col("log").isNull()),
             )
-            .first()
+            .collect()
         )
-        assert row is not None
-        missing, other, twice, only = row
+        missing, other, twice, only = found[0]
         is_mistake = bool(missing or other or twice) or not may_lose(self._chosen.streams[key.stream])
         return Difference(key.stream, key.partition, start, end, missing, other, twice, only, is_mistake)
 

@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.spark.jobs import without_pandas_warning
+from penstock.spark.jobs import QUERY_ID, query_id_of, without_pandas_warning
 from penstock.spark.lake import sync_folder
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ class DeltaSink:
         self._mode = "overwrite" if is_whole else "append"  # each batch is all of the result, or what is new in it
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch, unless the table has it. ConfigError: the table has other columns, or of other types."""
+        """Write a batch, unless the table has it. ConfigError: the table has other columns, or of other types.
+
+        OperationalError: Spark does not say of which query the batch is.
+        """
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction
 
-        query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        assert query_id, "Spark names the query to whoever it hands a batch"
+        query_id = query_id_of(rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
         found = self._open(rows)
         done = found.transaction_version(query_id)
         if done is not None and done >= batch_id:

@@ -13,6 +13,7 @@ always an error. Only the driver looks at the table; a task is told files, and w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.base.errors import ConfigError, CorruptionError
 from penstock.client.blocking import Client
 from penstock.client.filters import Filter
+from penstock.client.values import microseconds_of
 from penstock.spark import lake
 from penstock.spark.agreement import checked_cluster, held_end
 from penstock.spark.columns import LOG_APPEND_TIME, arrow_schema
@@ -40,6 +42,15 @@ class Wanted(NamedTuple):
     end: int
     since_us: int | None = None
     until_us: int | None = None
+
+    def stored(self, since: datetime | None, until: datetime | None) -> Wanted:
+        """Those of them that were stored within these times, too."""
+        begins = [self.since_us, None if since is None else microseconds_of(since)]
+        ends = [self.until_us, None if until is None else microseconds_of(until)]
+        return self._replace(
+            since_us=max((one for one in begins if one is not None), default=None),
+            until_us=min((one for one in ends if one is not None), default=None),
+        )
 
 
 class FilePiece(NamedTuple):

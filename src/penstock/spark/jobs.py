@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.base.errors import OperationalError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Spark's properties of a thread or a task that works for a query; no documentation of Spark promises them."""
 
 WARNING = "Penstock warns: "
 """Begins a line on stderr that people should see, whichever of Spark's processes writes it."""
@@ -71,6 +75,28 @@ def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: st
     if spark is None:
         return session(name=f"penstock {name}")
     return spark() if callable(spark) else spark
+
+
+def query_id_of(told: str | None) -> str:
+    """The id of a streaming query, as the property QUERY_ID has it. OperationalError: Spark does not tell it."""
+    if not told:
+        raise _not_told(QUERY_ID, told)
+    return told
+
+
+def batch_id_of(told: str | None) -> int:
+    """The number of a batch of it, as the property BATCH_ID has it. OperationalError: Spark does not tell it."""
+    if told is None or not (told.isascii() and told.isdigit()):
+        raise _not_told(BATCH_ID, told)
+    return int(told)
+
+
+def _not_told(name: str, told: str | None) -> OperationalError:
+    import pyspark
+
+    what = f"Spark's property {name} is {told!r}: without it no row can be written exactly once, and none was written"
+    hint = "write from a streaming query, with a PySpark that Penstock is tested with, or with df.write in foreachBatch"
+    return OperationalError(f"{what}. This is PySpark {pyspark.__version__}; {hint}")
 
 
 @contextmanager

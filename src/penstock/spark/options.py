@@ -23,6 +23,7 @@ from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOpt
 from penstock.spark.brokers import Servers
 from penstock.spark.columns import COLUMNS, default_columns
 from penstock.spark.places import Earliest, Latest, Moment, Offsets, Where
+from penstock.spark.where import EVERYWHERE, Bounds, bounds_of, moment_of
 
 T = TypeVar("T")
 
@@ -60,6 +61,11 @@ SOURCE_OPTIONS = (
     Option("assign", "", 'JSON: the partitions of each stream, as `{"orders": [0, 1]}`'),
     Option("subject", "", "only messages on it, `*` and `>` allowed; without a stream: of all that store it"),
     Option("subjects", "", "several of them, with commas between"),
+    Option(
+        "where", "",
+        'of `spark.read`: JSON of conditions on columns, as `{"partition": [0, 1], "offset": [100, 200], "subject": '
+        '"orders.eu.>", "timestamp": ["2026-11-20T10:00:00Z", null]}`: all of them hold; ranges are without their end',
+    ),
     Option("columns", "", "only these columns, with commas between; as a narrow `.schema()`, nothing else is fetched"),
     Option("includeHeaders", "false", "also the column `headers`"),
     Option(
@@ -143,12 +149,14 @@ class SourceOptions:
     group: str
     timeout_s: float
     archive: str = ""
+    where: Bounds = EVERYWHERE
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """ConfigError lists every mistake."""
     reader = _Reader(options, SOURCE_OPTIONS)
-    selection = _selection(reader)
+    where = reader.get("where", bounds_of, default=EVERYWHERE)
+    selection = _selection(reader, where.subjects)
     columns = reader.get("columns", _columns)
     headers = reader.get("includeHeaders", _flag, default=False)
     parsed = SourceOptions(
@@ -166,6 +174,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         group=options.get("group", "spark").strip(),
         timeout_s=reader.get("timeout", seconds, default=60.0),
         archive=reader.text("archive"),
+        where=where,
     )
     if parsed.max_offsets and parsed.min_offsets and parsed.min_offsets > parsed.max_offsets:
         reader.mistakes.append("minOffsetsPerTrigger: it is more than maxOffsetsPerTrigger")
@@ -265,9 +274,12 @@ def servers_of(reader: _Reader) -> tuple[str, ...]:
 # Which streams
 
 
-def _selection(reader: _Reader) -> Selection:
+def _selection(reader: _Reader, of_where: tuple[str, ...]) -> Selection:
     given = [name for name in ("stream", "subscribe", "subscribePattern", "assign") if reader.text(name)]
     subjects = tuple(_list(reader.text("subject")) + _list(reader.text("subjects")))
+    if subjects and of_where:
+        reader.mistakes.append("subject: where names subjects, too; give one of the two")
+    subjects = of_where or subjects
     for subject in subjects:
         if (mistake := subject_mistake(subject, wildcards=True)) is not None:
             reader.mistakes.append(f"subject: {mistake}")
@@ -379,15 +391,7 @@ def _numbers(text: str) -> dict[str, dict[int, int]]:
 
 
 def _milliseconds(text: str) -> int:
-    if text.lstrip("-").isdigit():
-        return int(text)
-    from datetime import UTC, datetime
-
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is neither milliseconds since 1970 nor a time as 2026-11-20T10:00:00Z") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+    return int(text) if text.lstrip("-").isdigit() else int(moment_of(text).timestamp() * 1_000)
 
 
 def _json(text: str) -> dict[str, Any]:

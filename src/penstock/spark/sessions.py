@@ -27,7 +27,6 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.log.level": "ERROR",
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # those of archives; other files have none
 }

@@ -37,6 +37,7 @@ from penstock.client.blocking import Client
 from penstock.client.staging import Staged
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, rights
+from penstock.spark.jobs import BATCH_ID, QUERY_ID, batch_id_of, query_id_of
 from penstock.spark.options import SinkOptions
 from penstock.spark.planning import warn
 from penstock.spark.republish import republish
@@ -54,8 +55,6 @@ _PUBLISHED_A_SECOND_MIN = 10_000  # rows of a large batch: it is given so much m
 
 _APPLICATIONS = uuid.UUID("0d5bd4b2-4a1c-4a3e-9d5e-6a1f2c3b4d5e")
 """The namespace of what users call their applications: never another one."""
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
 
 
 def application_id(name: str) -> uuid.UUID:
@@ -95,11 +94,13 @@ class _Writing:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage what the task is given; where it lies."""
         context = TaskContext.get()
-        assert context is not None
+        if context is None:
+            raise OperationalError("rows are staged by Spark's tasks alone, and this is none: write with df.write")
+        batch = self._batch(context)
         staging = _Staging(self._client(), self._options)
-        for batch in iterator:
-            staging.take(batch)
-        return StagedMessage(*self._batch(context), context.partitionId(), staging.finish(), staging.rows)
+        for rows in iterator:
+            staging.take(rows)
+        return StagedMessage(*batch, context.partitionId(), staging.finish(), staging.rows)
 
     # On the driver
 
@@ -178,10 +179,8 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream`."""
 
     def _batch(self, context: TaskContext) -> Batch:
-        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        assert query_id is not None
-        assert batch_id is not None
-        return Batch(query_id, int(batch_id))
+        told = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        return Batch(query_id_of(told[0]), batch_id_of(told[1]))
 
     def _overtaken(self, text: str) -> None:
         # Spark replays the last batch and no other one. So this is an old driver that lives on, or an old checkpoint

@@ -22,6 +22,7 @@ from penstock.spark import brokers, rights
 from penstock.spark.columns import check_schema, ddl_of
 from penstock.spark.options import SinkOptions, sink_options, source_options
 from penstock.spark.sql_tables import is_table, options_with, table_schema
+from penstock.spark.where import EVERYWHERE
 
 FORMAT = "penstock"
 
@@ -53,7 +54,10 @@ class DefaultSource(DataSource):
             raise ConfigError(
                 [f"{ends[0]}: a query has no end; spark.read has one, and a query's batches are in order"]
             )
-        return StreamReader(source_options(options_with(self.options, schema)), _columns(schema))
+        options = source_options(options_with(self.options, schema))
+        if options.where != EVERYWHERE:
+            raise ConfigError(["where: a query reads what comes; assign, subject and startingOffsets say what of it"])
+        return StreamReader(options, _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""

@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
-        self._fetching = fetching_of(options, columns, options.selection.subjects)
+        self._fetching = fetching_of(options, columns)
         self._group = options.group
         self._last_batch_s = time.monotonic()
         self._available: Positions | None = None  # with Trigger.AvailableNow: where the query ends
