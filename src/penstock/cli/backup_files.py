@@ -220,8 +220,10 @@ class FileWriter:
         self.size_bytes += len(data)
 
     def add(self, header: BatchHeader, data: Buffer) -> None:
-        """A batch that begins where the one before ended."""
-        assert header.base_offset == self._end_offset, (header.base_offset, self._end_offset)
+        """A batch that begins where the one before ended. OperationalError: it does not."""
+        if header.base_offset != self._end_offset:
+            text = f"offset {header.base_offset} came where {self._end_offset} was to come"
+            raise OperationalError(f"{text}: the log changed while {self._path} was written; run the backup again")
         self._write(data)
         self._end_offset = header.end_offset
         self._rows += header.count

@@ -135,9 +135,11 @@ class PartitionCheck:
                 offset, carried = replica.log_start, None
                 begin = max(begin, min(offset, end))
                 continue
+            if found.end_offset <= offset:
+                text = f"{replica.address} has verified up to offset {found.end_offset}, and was asked from {offset} on"
+                raise OperationalError(f"{text}: it is broken, or of another version; see its log")
             carried = self._take(replica, found)
             tell(found.end_offset - offset)
-            assert found.end_offset > offset, (found.end_offset, offset)
             offset = replica.verified_end = found.end_offset
             took_s = clock.time() - asked_s
             await asyncio.sleep(max(found.size_bytes / self._rate - took_s, limits.VERIFY_REST_SHARE * took_s))

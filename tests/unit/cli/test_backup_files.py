@@ -9,8 +9,20 @@ from typing import Any
 
 import pytest
 
+from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, OperationalError
-from penstock.cli.backup_files import File, PartitionBackup, check_file, private_file, private_folder, read_manifest
+from penstock.batch.codec import read_header
+from penstock.cli.backup_files import (
+    File,
+    FileWriter,
+    PartitionBackup,
+    StreamBackup,
+    check_file,
+    private_file,
+    private_folder,
+    read_manifest,
+)
+from tests.unit.client.test_reading import batch
 
 
 def test_a_link_in_the_place_of_a_file_gives_way_and_what_it_names_is_left_alone(tmp_path: Path) -> None:
@@ -75,3 +87,15 @@ def test_numbers_that_none_can_be_are_damage_of_the_manifest(tmp_path: Path, sai
 def test_a_sound_manifest_is_read(tmp_path: Path) -> None:
     (tmp_path / "penstock-backup.json").write_text(json.dumps(manifest(end=2**63 - 1)))
     assert read_manifest(tmp_path).streams[0].partitions[0].end == 2**63 - 1
+
+
+def test_batches_that_do_not_follow_on_each_other_are_no_backup(tmp_path: Path) -> None:
+    stream = StreamBackup("a", 7, StreamConfig(name="a", subject="a"))
+    writer = FileWriter(tmp_path, stream, 0, 0)
+    for base in (0, 2):
+        data = batch(base, base + 2)
+        writer.add(read_header(data), data)
+    data = batch(5, 6)
+    with pytest.raises(OperationalError, match=r"offset 5 came where 4 was to come: .* run the backup again"):
+        writer.add(read_header(data), data)
+    writer.drop()
