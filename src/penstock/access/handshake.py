@@ -96,6 +96,10 @@ class Proof(Protocol):
     def check(self, final: bytes) -> None:
         """RemoteError unauthenticated: the other side does not know who this is."""
 
+    @property
+    def session_key(self) -> bytes:
+        """What both sides know once it is checked, and nobody else; empty where the mechanism gives none."""
+
 
 class ClientHandshake:
     """See the module."""
@@ -133,6 +137,12 @@ class ClientHandshake:
     def is_done(self) -> bool:
         """Whether both sides have proved what they had to."""
         return self._state is _ClientState.DONE
+
+    @property
+    def session_key(self) -> bytes:
+        """What both sides know now, and nobody else; of SCRAM."""
+        assert self.is_done
+        return self._proof.session_key
 
 
 class ServerHandshake:
@@ -174,6 +184,13 @@ class ServerHandshake:
     def is_done(self) -> bool:
         """Whether it is known who is there."""
         return self._state is _State.DONE
+
+    @property
+    def session_key(self) -> bytes:
+        """What both sides know now, and nobody else; of SCRAM."""
+        assert self.is_done
+        assert self._checker is not None
+        return self._checker.session_key
 
     def _first(self, mechanism: str, data: bytes) -> bytes:
         if mechanism == scram.MECHANISM:

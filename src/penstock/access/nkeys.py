@@ -25,6 +25,8 @@ _CHALLENGE = re.compile(rb"r=([\x21-\x2b\x2d-\x7e]{16,512})")
 class NkeyServer:
     """The broker's side. RemoteError unauthenticated."""
 
+    session_key = b""  # there is none: nothing is secret to both sides alone
+
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce.encode()
         self._public_key = ""
@@ -39,7 +41,8 @@ class NkeyServer:
     def challenge(self, first: bytes) -> bytes:
         """What is to be signed."""
         found = _FIRST.fullmatch(first)
-        assert found is not None
+        if found is None:
+            raise refused()
         self._public_key, self._nonce = found[1].decode(), found[2] + self._nonce
         return b"r=" + self._nonce
 

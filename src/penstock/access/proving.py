@@ -101,9 +101,14 @@ class _ScramProof:
     def check(self, final: bytes) -> None:
         self._client.check(final)
 
+    @property
+    def session_key(self) -> bytes:
+        return self._client.session_key
+
 
 class _NkeyProof:
     mechanism = nkeys.MECHANISM
+    session_key = b""
 
     def __init__(self, seed: str, nonce: str) -> None:
         self._client = NkeyClient(seed, nonce)

@@ -2,6 +2,7 @@
 
 Rules: the secret is never sent, neither is anything from which it can be guessed faster than by trying it with all the
 iterations; the broker proves that it knows what checks it, too. What a broker keeps is a salt, two keys and a count.
+An exchange gives both sides a key (RFC 5802, section 8) that nobody else has who has read it.
 The text is that of the RFC without channel binding, so that any client library speaks it. A name, the salt and both
 nonces are covered by both proofs. Proofs are compared in constant time.
 
@@ -62,6 +63,7 @@ class ScramServer:
     def __init__(self, nonce: str) -> None:
         """`nonce` is drawn by chance, for this exchange only."""
         self._nonce = nonce
+        self.session_key = b""  # once the proof is checked
         self._said = ""
         self._verifier: Verifier | None = None
 
@@ -88,7 +90,8 @@ class ScramServer:
 
     def check(self, final: bytes) -> bytes:
         """The answer to a final message that proves that the secret is known."""
-        assert self._verifier is not None
+        if self._verifier is None:
+            raise refused()
         text = _text(final)
         fields = _fields(text, "crp")
         proof = _bytes(fields["p"])
@@ -98,6 +101,7 @@ class ScramServer:
         client_key = _xor(proof, _mac(self._verifier.stored_key, said))
         if not hmac.compare_digest(_hash(client_key), self._verifier.stored_key):
             raise refused()
+        self.session_key = _session_key(self._verifier.stored_key, client_key, said)
         return b"v=" + base64.b64encode(_mac(self._verifier.server_key, said))
 
 
@@ -111,6 +115,7 @@ class ScramClient:
         self._secret = secret
         self._iterations = iterations
         self._signature: bytes | None = None  # that the broker gives, once this side has proved
+        self.session_key = b""  # once this side has proved
 
     def first(self) -> bytes:
         """The first message."""
@@ -134,8 +139,10 @@ class ScramClient:
         nonce = _fields(_text(challenge), "rsi")["r"]
         without_proof = f"c={_BOUND},r={nonce}"
         said = f"{self._bare},{_text(challenge)},{without_proof}".encode()
+        stored_key = _hash(client_key)
         self._signature = _mac(_mac(salted_secret, b"Server Key"), said)
-        proof = _xor(client_key, _mac(_hash(client_key), said))
+        self.session_key = _session_key(stored_key, client_key, said)
+        proof = _xor(client_key, _mac(stored_key, said))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, final: bytes) -> None:
@@ -143,6 +150,11 @@ class ScramClient:
         given = _bytes(_fields(_text(final), "v")["v"])
         if self._signature is None or not hmac.compare_digest(given, self._signature):
             raise refused("the broker does not prove that it knows this user: it may be another one than is meant")
+
+
+def _session_key(stored_key: bytes, client_key: bytes, said: bytes) -> bytes:
+    """Of all that was said, so of both names and nonces, and of a key that only who knows the secret has."""
+    return _mac(stored_key, b"GSS-API session key" + client_key + said)
 
 
 def _text(message: bytes) -> str:

@@ -261,6 +261,7 @@ HELLO_BYTES_MAX = 4 * KIB  # before a client has said who it is, it gets no more
 REQUEST_BODY_BYTES_MAX = 1 * MIB
 APPEND_BYTES_MAX = 65 * MIB  # raw bytes behind the body of one append: the longest message, with Arrow's own bytes
 RESPONSE_BYTES_MAX = 256 * MIB
+FRAME_ENCRYPTION_BYTES = 33  # that encryption between brokers adds to a frame
 FETCH_BYTES_DEFAULT = 4 * MIB
 JOINED_ANSWER_BYTES_MAX = 64 * KIB  # whose raw part goes out in one piece with its head
 SENDFILE_SLICE_BYTES = 512 * KIB  # some 160 µs of the loop; half of it costs a tenth more CPU, twice it no less

@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.access.handshake import Principal
@@ -52,6 +52,8 @@ from penstock.messages import (
 from penstock.node.step import Extent, Payload
 from penstock.node.wording import not_read
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
+from penstock.wire.bodies import answer_body
+from penstock.wire.encryption import FrameCipher
 
 _log = logging.getLogger("penstock.server")
 
@@ -101,6 +103,7 @@ class Connection:
         self._overload = overload
         self._buffers = owner.buffers
         self._output = Output(transport, owner.buffers, owner.files, elapsed_us)
+        self._cipher: FrameCipher | None = None  # from a broker's login on
         self._closing = False  # no more requests; closed once the output is written
         self._shut = False
         self._closed = False
@@ -194,6 +197,8 @@ class Connection:
             return
         try:
             frame = self._decoder.next_frame()
+            if frame is not None and self._cipher is not None:
+                frame = self._cipher.decrypted(frame)
         except RemoteError as error:
             if self.greeting.is_checked and error.code == ErrorCode.DAMAGED_FRAME:
                 self._owner.frame_damaged(self, error)
@@ -283,10 +288,12 @@ class Connection:
             self._refuse(frame, error)
             return
         if greeting.is_open:
-            self._decoder.frame_bytes_max = limits.REQUEST_BODY_BYTES_MAX + limits.APPEND_BYTES_MAX
-            self._decoder.body_bytes_max = limits.REQUEST_BODY_BYTES_MAX
+            added = 0 if self._cipher is None else limits.FRAME_ENCRYPTION_BYTES
+            self._decoder.frame_bytes_max = limits.REQUEST_BODY_BYTES_MAX + limits.APPEND_BYTES_MAX + added
+            self._decoder.body_bytes_max = limits.REQUEST_BODY_BYTES_MAX + added
         if answer is not None:
             self._send_response(caller, answer, None)
+            self._cipher = greeting.cipher  # that answer was the last in clear
             self._owner.login_answered(self)
             return
         try:
@@ -367,23 +374,46 @@ class Connection:
             response = told
         memory = [piece for piece in pieces if not isinstance(piece, Extent)]
         is_in_memory = len(memory) == len(pieces)
-        head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)
+        if self._cipher is not None and is_in_memory:
+            self._output.add(*self._encrypted(self._cipher, caller.frame, response, memory))
+            self._flush()
+            return
+        head = b""
+        if self._cipher is None:
+            head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)
         if is_in_memory and 0 < raw_bytes <= limits.JOINED_ANSWER_BYTES_MAX:
             head, pieces = b"", (b"".join((head, *memory)),)  # one call to the kernel
         try:
-            taken = self._output.add_payload(head, *pieces)
+            parts = self._output.prepare(*pieces)
         except OSError as error:
             self._send_error(caller, not_read(error))
             return
-        if not taken:
+        if parts is None:
             text = "too many clients have not taken their answers yet; ask again in a moment"
             self._send_error(caller, RemoteError(ErrorCode.OVERLOADED, text))
             return
+        if self._cipher is not None:  # only now, when it is known that it is sent
+            (head,) = self._encrypted(self._cipher, caller.frame, response, clear_bytes=raw_bytes)
+        self._output.send(head, parts)
         self._flush()
+
+    @staticmethod
+    def _encrypted(
+        cipher: FrameCipher,
+        frame: Frame,
+        answer: Response | RemoteError,
+        raw: Iterable[bytes | bytearray] = (),
+        clear_bytes: int = 0,
+    ) -> tuple[bytes, ...]:
+        body = answer_body(answer)
+        return cipher.encrypted(frame.api, frame.version, frame.correlation_id, body, raw, clear_bytes)
 
     def _send_error(self, caller: Caller, error: RemoteError) -> None:
         self._owner.requests.failed(caller.api, error.code)
-        self._output.add(encode_answer(caller.frame, error))
+        if self._cipher is not None:
+            self._output.add(*self._encrypted(self._cipher, caller.frame, error))
+        else:
+            self._output.add(encode_answer(caller.frame, error))
         self._flush()
 
     def _flush(self) -> None:

@@ -2,7 +2,8 @@
 
 Rules: nothing but hello is taken first; where everybody has to log in, nothing but that next, in frames that are small.
 A login is one attempt: whoever fails is told so and closed, and the log says from where. A broker shows that it knows
-the secret of the cluster before it is taken for one, wherever anybody has to log in.
+the secret of the cluster before it is taken for one, wherever anybody has to log in; what both say from then on is
+encrypted.
 
 | state     | takes                                    | becomes                                              |
 |-----------|------------------------------------------|------------------------------------------------------|
@@ -30,6 +31,7 @@ from penstock.messages import (
     Request,
 )
 from penstock.wire import Frame
+from penstock.wire.encryption import FrameCipher
 from penstock.wire.session import PEER_NAME
 
 
@@ -88,6 +90,7 @@ class Greeting:
         self.claimed = ""  # as whom somebody tried to log in
         self._guard = guard
         self._overload = overload
+        self.cipher: FrameCipher | None = None  # of a broker that has proved it: for all behind the answer to that
         self._login: ServerHandshake | None = None  # once it has begun, until it has failed, or is done
 
     @property
@@ -168,6 +171,8 @@ class Greeting:
             return AuthenticateResponse(data=data)
         answer = self._guard.logged_in(login.who, data)
         self.who = login.who
+        if self.is_broker:
+            self.cipher = FrameCipher(login.session_key, is_dialler=False)
         return answer
 
     def _check_peer(self, request: PeerHelloRequest) -> None:

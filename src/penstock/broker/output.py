@@ -126,10 +126,10 @@ class Output:
                 self._held_bytes += len(part)
                 self._enqueue(_Memory(memoryview(part), len(part)))
 
-    def add_payload(self, head: bytes, *pieces: bytes | bytearray | Extent) -> bool:
-        """Send all of it, or nothing and False: where the broker's buffers, or the files open for answers, are full.
+    def prepare(self, *pieces: bytes | bytearray | Extent) -> list[_Memory | _Range] | None:
+        """What `send` takes next; None where the broker's buffers, or the files open for answers, are full.
 
-        OSError, and nothing is sent, if a file cannot be opened.
+        OSError if a file cannot be opened.
         """
         parts: list[_Memory | _Range] = []
         is_whole = False
@@ -139,11 +139,13 @@ class Output:
             if not is_whole:
                 for part in parts:
                     self._give_back(part)
-        if is_whole:
-            self.add(head)
-            for part in parts:
-                self._enqueue(part)
-        return is_whole
+        return parts if is_whole else None
+
+    def send(self, head: bytes, parts: list[_Memory | _Range]) -> None:
+        """Send what was prepared right before, behind a head."""
+        self.add(head)
+        for part in parts:
+            self._enqueue(part)
 
     def _take(self, piece: bytes | bytearray | Extent, parts: list[_Memory | _Range]) -> bool:
         """Append what `piece` becomes to `parts`; False if it has no place in its budget."""

@@ -13,7 +13,8 @@ passes only in `sweep`, which the owner calls once a second.
 | CONNECTING  | the socket is connected             | GREETING: hello is sent                                    |
 | GREETING    | the answer to hello                 | INTRODUCING: peer hello is sent; or                        |
 |             |                                     | PROVING: a login, where both know a secret of the cluster  |
-| PROVING     | it knows it, too                    | INTRODUCING: peer hello is sent                            |
+| PROVING     | a challenge, the first one          | PROVING: the proof is sent                                 |
+| PROVING     | done, and it has proved as much     | INTRODUCING: peer hello is sent; all is encrypted          |
 | INTRODUCING | the right broker of our cluster     | UP                                                         |
 | UP          | an answer                           | UP: the answer to a token, or to the question who it is    |
 | any         | time-out, silence, garbage, refusal | ENDED                                                      |
@@ -48,6 +49,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.node.step import PeerRequest
+from penstock.wire.encryption import FrameCipher
 from penstock.wire.session import PEER_NAME, Answered, Broken, Event, Ready, Refused, Session
 
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
@@ -114,6 +116,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._login: ClientHandshake | None = None  # that is under way
         self.state = PeerState.CONNECTING
         self.end_reason = ""
+        self.is_impostor = False  # it ended because the other side does not know the secret of the cluster
         self.is_damaged = False  # it ended because a frame was damaged on its way, there or back
         self.refusal: RemoteError | None = None  # why the other side and this one are no peers, where that is known
         self._peer_id = peer_id
@@ -292,12 +295,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         try:
             data = self._login.take(response.data, is_done=response.is_done)
         except RemoteError as error:
+            self.is_impostor = True
             self.end(f"it does not know the secret of this cluster: {error.message}")
             return
         if data is not None:
             self._say(data)
             return
         self.is_proven = True
+        self._session.encrypt(FrameCipher(self._login.session_key, is_dialler=True))
         self._introduce()
 
     def _introduce(self) -> None:
@@ -352,8 +357,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._said_us = self._elapsed_us()
         now_s = self._answer_s(self._said_us)
         deadline_s = now_s + limits.PEER_ANSWER_MS_MAX / 1e3
-        correlation_id, head = self._session.request(request, now_s, deadline_s, payload)
-        self._transport.writelines((head, payload) if payload else (head,))
+        correlation_id, parts = self._session.request(request, now_s, deadline_s, payload)
+        self._transport.writelines(parts)
         waiting_bytes = self._transport.get_write_buffer_size()
         if waiting_bytes > limits.PEER_WRITE_QUEUE_BYTES_MAX:
             self.end(f"it has not taken {waiting_bytes} bytes of requests")

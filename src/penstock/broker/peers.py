@@ -209,7 +209,12 @@ class Peers:
         if link.was_steady:
             self._complaints.was_well(f"broker {link.broker_id}")
         if not link.is_dropped:
-            self.complain(f"broker {link.broker_id}", f"{link.address}: {reason}")
+            text = f"broker {link.broker_id}: {link.address}: {reason}"
+            # That a broker is away must not hide that somebody else is in its place.
+            is_impostor = link.connection is not None and link.connection.is_impostor
+            self._tell(
+                f"impostor {link.broker_id}" if is_impostor else f"broker {link.broker_id}", logging.WARNING, text
+            )
         if link.connection is not None and link.connection.is_damaged:
             self.damaged_frames += 1
         if was_up:

@@ -123,10 +123,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_open:
             raise self._refused() if self._is_retired else ConnectionLost(self._reason, sent=False)
         assert self._transport is not None
-        correlation_id, head = self._session.request(request, self._loop.time(), deadline_s, raw)
+        correlation_id, parts = self._session.request(request, self._loop.time(), deadline_s, raw)
         answer: asyncio.Future[tuple[Response, bytes | memoryview]] = self._loop.create_future()
         self._answers[correlation_id] = answer
-        self._transport.writelines((head, raw) if raw else (head,))
+        self._transport.writelines(parts)
         self._set_timer()
         try:
             return await answer

@@ -78,6 +78,11 @@ def _error_body(error: RemoteError) -> ErrorBody:
     return ErrorBody(code=error.code, message=error.message, details=error.details)
 
 
+def encoded_body(request: Request) -> bytes:
+    """The body of `request`."""
+    return _encoder.encode(request)
+
+
 def request_body(request: Request) -> tuple[int, int, bytes]:
     """Number, version and body of `request`, for who passes them on in a frame of his own."""
     spec = API_OF_REQUEST[type(request)]

@@ -4,6 +4,7 @@ Rules: bytes and `now` (seconds, any steady clock) come in, bytes and events go 
 in flight until its answer has come, also when its caller has given up: the broker still works on it. What the broker
 sends is not trusted: an answer to nothing, or one that cannot be read, closes the session. Who asks may be a client or
 another broker. All frames have checksums, both ways; only a broker that did not get so far may refuse without them.
+From `encrypt` on all frames are encrypted, both ways.
 
 | state        | hello()      | request()    | receive()               | closed()  |
 |--------------|--------------|--------------|-------------------------|-----------|
@@ -30,7 +31,8 @@ from penstock.messages import (
     Response,
     api_versions,
 )
-from penstock.wire.bodies import decode_response, encode_checked_request, refusal_in, request_versions
+from penstock.wire.bodies import decode_response, encode_checked_request, encoded_body, refusal_in, request_versions
+from penstock.wire.encryption import FrameCipher
 from penstock.wire.frames import Buffer, Frame, FrameDecoder
 
 _FRAME_OVERHEAD_BYTES = 1 * limits.MIB  # head and body around the largest raw part
@@ -107,6 +109,13 @@ class Session:
         self._next_correlation_id = 1
         self._decoder = FrameDecoder(limits.REQUEST_BODY_BYTES_MAX, allocate=allocate)
         self._received_s = float("-inf")
+        self._cipher: FrameCipher | None = None
+
+    def encrypt(self, cipher: FrameCipher) -> None:
+        """Do so from now on; nothing is in flight."""
+        assert self.state is SessionState.READY, self.state
+        assert not self._in_flight
+        self._cipher = cipher
 
     @property
     def in_flight(self) -> int:
@@ -125,10 +134,13 @@ class Session:
         request = HelloRequest(
             client_name=self._client_name[:256], client_version=self._client_version, api_versions=api_versions()
         )
-        return self._put_in_flight(request, now_s, deadline_s, API_OF_REQUEST[HelloRequest].version_max, b"")[1]
+        _, parts = self._put_in_flight(request, now_s, deadline_s, API_OF_REQUEST[HelloRequest].version_max, b"")
+        return b"".join(parts)
 
-    def request(self, request: Request, now_s: float, deadline_s: float, raw: Buffer = b"") -> tuple[int, bytes]:
-        """(correlation id, frame up to its raw part, which the caller sends behind it).
+    def request(
+        self, request: Request, now_s: float, deadline_s: float, raw: Buffer = b""
+    ) -> tuple[int, tuple[Buffer, ...]]:
+        """(correlation id, the frame in parts, which have to be sent).
 
         RemoteError if the broker does not speak this request.
         """
@@ -231,17 +243,22 @@ class Session:
 
     def _put_in_flight(
         self, request: Request, now_s: float, deadline_s: float, version: int, raw: Buffer
-    ) -> tuple[int, bytes]:
+    ) -> tuple[int, tuple[Buffer, ...]]:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = correlation_id % (2**32 - 1) + 1
         assert correlation_id not in self._in_flight
-        frame = encode_checked_request(request, correlation_id, version=version, raw=raw)
         self._in_flight[correlation_id] = _InFlight(type(request), now_s, deadline_s, True)
-        return correlation_id, frame
+        if self._cipher is not None:
+            api = API_OF_REQUEST[type(request)].api
+            return correlation_id, self._cipher.encrypted(api, version, correlation_id, encoded_body(request), (raw,))
+        head = encode_checked_request(request, correlation_id, version=version, raw=raw)
+        return correlation_id, (head, raw) if raw else (head,)
 
     def _answer(self, frame: Frame) -> Event | None:
         if not frame.is_checked:
             return self.closed(self._unchecked(frame))
+        if self._cipher is not None:
+            frame = self._cipher.decrypted(frame)
         entry = self._in_flight.pop(frame.correlation_id, None)
         if entry is None:
             return self.closed(self._unasked(frame))
@@ -282,5 +299,5 @@ class Session:
         self._versions.pop(Api.HELLO, None)
         self.in_flight_max = max(1, min(hello.limits.in_flight_requests_max, limits.IN_FLIGHT_REQUESTS_MAX))
         self._decoder.frame_bytes_max = limits.RESPONSE_BYTES_MAX + _FRAME_OVERHEAD_BYTES
-        self._decoder.body_bytes_max = limits.RESPONSE_BYTES_MAX
+        self._decoder.body_bytes_max = limits.RESPONSE_BYTES_MAX + limits.FRAME_ENCRYPTION_BYTES
         return Ready(hello)

@@ -53,6 +53,14 @@ def test_the_ends_and_the_middle_are_looked_at_each_page_once(
     assert probed == [page * PAGE for page in pages]
 
 
+def add_payload(output: Output, head: bytes, *pieces: bytes | Extent) -> bool:
+    """Send all of it, or nothing and False: there is no room."""
+    if (parts := output.prepare(*pieces)) is None:
+        return False
+    output.send(head, parts)
+    return True
+
+
 class Sending:
     """An output, the other end of its socket, and a folder with files."""
 
@@ -91,7 +99,7 @@ def sending(tmp_path: Path) -> Iterator[Sending]:
 
 def test_pieces_of_files_and_of_memory_go_out_as_one(sending: Sending) -> None:
     pieces = (b"<", sending.extent("a", 0, 3), sending.extent("a", 7, 9), b"", b"|", sending.extent("b", 0, 4), b">")
-    assert sending.output.add_payload(b"head", *pieces)
+    assert add_payload(sending.output, b"head", *pieces)
     assert sending.output.waiting_bytes == 4 + 3 + 9
     assert (sending.files.used, sending.buffers.used) == (2, 4 + 3)
     assert sending.sent() == b"head<aaaaa|bbbb>"
@@ -100,38 +108,38 @@ def test_pieces_of_files_and_of_memory_go_out_as_one(sending: Sending) -> None:
 
 def test_an_answer_that_goes_on_where_the_last_one_ends_shares_its_file(sending: Sending) -> None:
     for start in range(3):
-        assert sending.output.add_payload(b"", sending.extent("a", start, start + 1))
+        assert add_payload(sending.output, b"", sending.extent("a", start, start + 1))
     assert sending.files.used == 1
     assert sending.sent() == b"aaa"
     assert sending.files.used == 0
 
 
 def test_pieces_for_which_there_is_no_place_take_none(sending: Sending) -> None:
-    assert sending.output.add_payload(b"", sending.extent("a", 0, 2))
+    assert add_payload(sending.output, b"", sending.extent("a", 0, 2))
     opened = len(os.listdir("/proc/self/fd"))
-    assert not sending.output.add_payload(b"head", *(sending.extent(name, 0, 1) for name in "abc"))
-    assert not sending.output.add_payload(b"head", sending.extent("a", 0, 1), b"x" * 400, b"y" * 700)
+    assert not add_payload(sending.output, b"head", *(sending.extent(name, 0, 1) for name in "abc"))
+    assert not add_payload(sending.output, b"head", sending.extent("a", 0, 1), b"x" * 400, b"y" * 700)
     assert (sending.files.used, sending.buffers.used, sending.output.waiting_bytes) == (1, 0, 2)
     assert len(os.listdir("/proc/self/fd")) == opened
     missing = Extent(sending.vfs, "none", 0, 1, lambda path, position, reason: None)
     with pytest.raises(FileNotFoundError):
-        sending.output.add_payload(b"head", sending.extent("a", 0, 1), b"x", missing)
+        add_payload(sending.output, b"head", sending.extent("a", 0, 1), b"x", missing)
     assert (sending.files.used, sending.buffers.used, sending.output.waiting_bytes) == (1, 0, 2)
     assert sending.sent() == b"aa"
     assert len(os.listdir("/proc/self/fd")) == opened - 1
 
 
 def test_what_is_dropped_gives_everything_back(sending: Sending) -> None:
-    assert sending.output.add_payload(b"head", sending.extent("a", 0, 3), sending.extent("a", 3, 4), b"x")
+    assert add_payload(sending.output, b"head", sending.extent("a", 0, 3), sending.extent("a", 3, 4), b"x")
     sending.output.drop()
     assert (sending.files.used, sending.buffers.used, sending.output.waiting_bytes) == (0, 0, 0)
 
 
 def test_what_is_held_moves_to_the_buffers_that_are_used_from_now_on(sending: Sending) -> None:
-    assert sending.output.add_payload(b"head", b"body")
+    assert add_payload(sending.output, b"head", b"body")
     others = SharedBudget(1_000)
     sending.output.use(others)
-    assert sending.output.add_payload(b"", b"more")
+    assert add_payload(sending.output, b"", b"more")
     assert (sending.buffers.used, others.used) == (0, 12)
     assert sending.sent() == b"headbodymore"
     assert (sending.buffers.used, others.used) == (0, 0)
@@ -168,7 +176,7 @@ def encrypted(tmp_path: Path) -> Iterator[Encrypted]:
 def test_what_is_encrypted_is_read_by_disk_threads_in_slices_and_counted(encrypted: Encrypted) -> None:
     content = os.urandom(3 * limits.SENDFILE_SLICE_BYTES + 777)
     output = encrypted.output
-    assert output.add_payload(b"head", encrypted.secret("a", content))
+    assert add_payload(output, b"head", encrypted.secret("a", content))
     got = bytearray()
     encrypted.read.clear()
     while (written := output.write()) is not Written.DONE:
@@ -190,7 +198,7 @@ def test_what_is_encrypted_is_read_by_disk_threads_in_slices_and_counted(encrypt
 
 
 def test_what_was_read_of_an_answer_that_is_dropped_is_given_back(encrypted: Encrypted) -> None:
-    assert encrypted.output.add_payload(b"", encrypted.secret("a", bytes(4_000_000)))
+    assert add_payload(encrypted.output, b"", encrypted.secret("a", bytes(4_000_000)))
     assert encrypted.output.write() is Written.COLD
     assert encrypted.output.cold is not None
     encrypted.output.cold.read()
@@ -204,7 +212,7 @@ def test_what_was_read_of_an_answer_that_is_dropped_is_given_back(encrypted: Enc
 def test_an_encrypted_file_that_is_too_short_is_damage(encrypted: Encrypted) -> None:
     extent = encrypted.secret("a", b"x" * 5_000)
     encrypted.encrypted.open("a").truncate(3_000)
-    assert encrypted.output.add_payload(b"", extent)
+    assert add_payload(encrypted.output, b"", extent)
     with pytest.raises(RangeError, match="cannot read a at byte 3000: the file is shorter"):
         encrypted.sent()
     assert encrypted.damaged == ["a"]

@@ -28,6 +28,8 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.access import Access
 from penstock.node.step import PeerRequest
 from penstock.wire import Frame, decode_request, encode_answer
+from penstock.wire.bodies import answer_body
+from penstock.wire.encryption import FrameCipher
 from tests.unit.broker.test_peer_connection import Transport
 
 SECRET = "a secret of the cluster that is long enough"
@@ -83,9 +85,12 @@ class Dialling:
         assert len(frames) <= 1
         return frames[0] if frames else None
 
-    def answer(self, frame: Frame | None, response: Response) -> None:
+    def answer(self, frame: Frame | None, response: Response, cipher: FrameCipher | None = None) -> None:
         assert frame is not None
         data = encode_answer(frame, response)
+        if cipher is not None:
+            body = answer_body(response)
+            data = b"".join(cipher.encrypted(frame.api, frame.version, frame.correlation_id, body, ()))
         buffer = self.connection.get_buffer(-1)
         buffer[: len(data)] = data
         self.connection.buffer_updated(len(data))
@@ -109,6 +114,20 @@ class Dialling:
         begun = self.asked()
         assert begun is not None
         return begun
+
+    def is_logged_in(self) -> tuple[Frame, FrameCipher]:
+        """It has logged in to broker 2: what it says next, and what encrypts there."""
+        frame = self.is_greeted()
+        login = self.doorway.guarding(2, SECRET).begin_login()
+        for is_done in (False, True):
+            request = decode_request(frame)
+            assert isinstance(request, AuthenticateRequest)
+            data = login.take(request.mechanism, request.data)
+            self.answer(frame, AuthenticateResponse(data=data, is_done=is_done))
+            following = self.asked()
+            assert following is not None
+            frame = following
+        return frame, FrameCipher(login.session_key, is_dialler=False)
 
 
 @pytest.fixture
@@ -150,20 +169,29 @@ async def test_a_peer_that_challenges_twice_is_no_broker_and_costs_one_derivatio
 
 async def test_a_broker_that_knows_the_secret_is_taken(sock: socket.socket) -> None:
     one = Dialling(sock)
-    frame = one.is_greeted()
-    login = one.doorway.guarding(2, SECRET).begin_login()
-    for is_done in (False, True):
-        request = decode_request(frame)
-        assert isinstance(request, AuthenticateRequest)
-        data = login.take(request.mechanism, request.data)
-        one.answer(frame, AuthenticateResponse(data=data, is_done=is_done))
-        following = one.asked()
-        assert following is not None
-        frame = following
+    frame, cipher = one.is_logged_in()
     assert frame.api == Api.PEER_HELLO
+    assert OURS.data_dir_id.encode() not in frame.body
+    assert decode_request(cipher.decrypted(frame)) == OURS
     assert one.connection.is_proven
-    one.answer(frame, THEIRS)
+    one.answer(frame, THEIRS, cipher)
     assert one.connection.state is PeerState.UP
+    one.connection.send(PeerRequest(BrokerId(2), 1, RaftRequest(data_dir_id="disk-1"), b"a user and his keys"))
+    sent = one.asked()
+    assert sent is not None
+    assert b"keys" not in sent.raw
+    assert cipher.decrypted(sent).raw == b"a user and his keys"
+
+
+async def test_who_passes_a_login_on_is_heard_no_further(sock: socket.socket) -> None:
+    """Both proofs are right, and he has read all of it; he does not know the secret."""
+    one = Dialling(sock)
+    frame, _ = one.is_logged_in()
+    one.answer(frame, THEIRS)
+    assert one.connection.state is PeerState.ENDED
+    assert "does not decrypt" in one.connection.end_reason
+    assert one.connection.is_damaged
+    assert (one.ups, one.asked()) == (0, None)
 
 
 async def test_who_was_taken_for_a_broker_before_any_had_to_prove_it_is_sent_nothing_from_then_on(

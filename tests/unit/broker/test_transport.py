@@ -145,7 +145,9 @@ async def test_all_comes_both_ways_through_sockets_that_hold_little(
         async with asyncio.timeout(60):
             await served.begun.wait()
             served.output.add(*pieces)
-            assert served.output.add_payload(b"", extent)
+            parts = served.output.prepare(extent)
+            assert parts is not None
+            served.output.send(b"", parts)
             served.output.add(b"end")
             served.send()
             assert await talking == down

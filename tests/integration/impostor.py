@@ -1,0 +1,152 @@
+"""A server on a real port that says it is a broker and knows no secret: what it hears, and how it lies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import cycle
+from typing import Self
+
+from penstock.access.scram import ScramServer, verifier_of
+from penstock.base.errors import RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import (
+    Api,
+    AuthenticateRequest,
+    AuthenticateResponse,
+    HelloRequest,
+    HelloResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    Request,
+    Response,
+    api_versions,
+)
+from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer
+from tests.certificates import Pair
+
+Lie = Callable[[AuthenticateRequest], AuthenticateResponse]
+
+_NOTHING = base64.b64encode(bytes(32))
+
+
+def done_at_once(request: AuthenticateRequest) -> AuthenticateResponse:
+    """The signature of nothing, before anything was proved."""
+    return AuthenticateResponse(data=b"v=", is_done=True)
+
+
+def challenge(request: AuthenticateRequest, iterations: int = 10_000) -> AuthenticateResponse:
+    """One more, whatever came: of a secret that is guessed."""
+    verifier = verifier_of("guessed", b"salt" * 4, 1)._replace(iterations=iterations)
+    with suppress(RemoteError):
+        return AuthenticateResponse(data=ScramServer("m" * 24).challenge(request.data, verifier))
+    return AuthenticateResponse(data=b"r=" + b"m" * 24 + b",s=c2FsdA==,i=%d" % iterations)
+
+
+def wrong_signature(request: AuthenticateRequest) -> AuthenticateResponse:
+    """A challenge, then a signature that is none."""
+    if request.data.startswith(b"n,,"):
+        return challenge(request)
+    return AuthenticateResponse(data=b"v=" + _NOTHING, is_done=True)
+
+
+def malformed(request: AuthenticateRequest) -> AuthenticateResponse:
+    """What is no message of SCRAM."""
+    return AuthenticateResponse(data=b"hello")
+
+
+class Impostor:
+    """At `port`, as broker `broker_id`; each further login is answered with the next of the lies."""
+
+    def __init__(self, port: int, broker_id: int, *lies: Lie, mechanisms: tuple[str, ...] = ()) -> None:
+        self.port = port
+        self.heard: set[int] = set()  # requests, by number
+        self.bytes = bytearray()  # all that came
+        self.came = 0  # connections, also those on which TLS came to nothing
+        self.logins = 0  # that were begun
+        self._broker_id = broker_id
+        self._lies: Iterator[Lie] = cycle(lies)
+        self._mechanisms = mechanisms
+        self._changed = asyncio.Condition()
+        self._tls: ssl.SSLContext | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._came, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def speak_tls(self, pair: Pair) -> None:
+        """Show that certificate to who connects."""
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(pair.cert, pair.key)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def has_come(self, count: int) -> None:
+        """Once so many connections were made."""
+        async with asyncio.timeout(60), self._changed:
+            await self._changed.wait_for(lambda: self.came >= count)
+
+    async def has_logins(self, count: int) -> None:
+        """Once so many were begun."""
+        async with asyncio.timeout(60), self._changed:
+            await self._changed.wait_for(lambda: self.logins >= count)
+
+    async def _came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        async with self._changed:
+            self.came += 1
+            self._changed.notify_all()
+        decoder, lie = FrameDecoder(1 << 20), next(self._lies)
+        with suppress(OSError, RemoteError, asyncio.CancelledError):
+            if self._tls is not None:
+                await writer.start_tls(self._tls)
+            while data := await reader.read(1 << 16):
+                self.bytes += data
+                decoder.receive(data)
+                while (frame := decoder.next_frame()) is not None:
+                    await self._hear(frame, writer, lie)
+        self._tasks.discard(task)
+        writer.transport.abort()
+
+    async def _hear(self, frame: Frame, writer: asyncio.StreamWriter, lie: Lie) -> None:
+        self.heard.add(frame.api)
+        request = decode_request(frame)
+        if (answer := self._answer(request, lie)) is not None:
+            writer.write(encode_answer(frame, answer))
+        if frame.api == Api.AUTHENTICATE:
+            async with self._changed:
+                self.logins += 1
+                self._changed.notify_all()
+
+    def _answer(self, request: Request, lie: Lie) -> Response | None:
+        if isinstance(request, HelloRequest):
+            return HelloResponse(
+                broker_id=BrokerId(self._broker_id),
+                broker_version="1",
+                cluster_id="",
+                format_version=1,
+                api_versions=api_versions(),
+                mechanisms=self._mechanisms,
+                proves_brokers=True,
+            )
+        if isinstance(request, AuthenticateRequest):
+            return lie(request)
+        if isinstance(request, PeerHelloRequest):  # as a mirror
+            return PeerHelloResponse(
+                cluster_id=request.cluster_id,
+                broker_id=BrokerId(self._broker_id),
+                data_dir_id="another",
+                broker_version="1",
+            )
+        return None
