@@ -31,6 +31,7 @@ from typing import NamedTuple, Protocol
 from penstock.access import nkeys, scram
 from penstock.access.nkeys import NkeyServer
 from penstock.access.scram import ScramServer, Verifier, refused
+from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 
@@ -48,6 +49,11 @@ class Principal(NamedTuple):
 
     def __str__(self) -> str:
         return self.name
+
+
+def sharer_of(who: Principal | None) -> str:
+    """For whom it counts what waits; empty: for nobody who is to share: nobody had to log in, or a broker asks."""
+    return "" if who is None or who.name == BROKER else who.name
 
 
 class Directory(Protocol):

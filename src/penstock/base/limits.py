@@ -156,6 +156,7 @@ UPKEEP_RETRY_MS = 1_000  # until that is tried again which failed
 UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 IDENTITY_BYTES_MAX = 64 * KIB  # of penstock.json: some 200 bytes
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
+DISK_WORK_AHEAD = 2  # pieces of work for each disk thread that reads; of more, users take turns
 DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many streams sync at once: a slow disk needs them
 
 # Connections between brokers

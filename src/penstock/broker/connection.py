@@ -32,7 +32,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock.access.handshake import Principal
+from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
@@ -448,7 +448,7 @@ class Connection:
             if not self._closed:
                 self._flush()
 
-        self._owner.read_ahead(cold.read, done)
+        self._owner.read_ahead(cold.read, done, sharer_of(self.who))
 
     def _fail(self, error: OSError) -> None:
         """Nothing more can be sent: an answer is broken off in the middle."""

@@ -69,5 +69,5 @@ class ConnectionOwner(Protocol):
     def connection_closed(self, connection: Connection) -> None:
         """The end of it; `connection.open_requests` will not be answered."""
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        """Have a disk thread `run`, then call `done` on the loop."""
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
+        """Have a disk thread `run`, for a user, then call `done` on the loop."""

@@ -1,7 +1,9 @@
 """The threads that wait for the disk, so that the event loop does not.
 
-Rules: every lane has threads of its own, so that slow work of one kind never holds up another. `done` is called on the
-event loop, whatever became of the work. The threads are daemons: a process can end though a disk never answers.
+Rules: every lane has threads of its own, so that slow work of one kind never holds up another. In the lane READ, which
+users fill, they take turns (`Turns`): the threads have a few pieces of work ahead, the others wait on the loop. `done`
+is called on the event loop, whatever became of the work. The threads are daemons: a process can end though a disk never
+answers.
 To wake the loop costs more than a small piece of work: what is finished before it looks wakes it once.
 """
 
@@ -14,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from penstock.base import limits
+from penstock.base.turns import Turns
 from penstock.node.step import Lane
 
 _Back = Callable[[BaseException | None], None]
@@ -49,26 +53,43 @@ class DiskThreads:
         self._told = False  # the loop will look
         self._idle = asyncio.Event()
         self._idle.set()
+        self._ahead_max = threads * limits.DISK_WORK_AHEAD  # pieces of work that the threads of a lane have
+        self._reads = 0  # of them in READ
+        self._waiting: Turns[_Work] = Turns()  # the rest of READ
         self._queues: dict[Lane, SimpleQueue[_Work | None]] = {lane: SimpleQueue() for lane in Lane}
         for lane, queue in self._queues.items():
             for number in range(threads):
                 name = f"penstock-{lane.value}-{number}"
                 threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True).start()
 
-    def submit(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        """Have a thread `run`; then `done` hears on the loop how it went."""
+    def submit(
+        self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = ""
+    ) -> None:
+        """Have a thread `run`, for a user; then `done` hears on the loop how it went."""
         self.open_count += 1
         self._idle.clear()
 
         def back(error: BaseException | None) -> None:
             self.open_count -= 1
+            if lane is Lane.READ:
+                self._reads -= 1
+                self._read_more()
             if not self.open_count:
                 self._idle.set()
             if error is not None and not isinstance(error, Exception):
                 raise error
             done(error)
 
-        self._queues[lane].put((run, back))
+        if lane is Lane.READ:
+            self._waiting.put(user, (run, back))
+            self._read_more()
+        else:
+            self._queues[lane].put((run, back))
+
+    def _read_more(self) -> None:
+        while self._waiting and self._reads < self._ahead_max:
+            self._reads += 1
+            self._queues[Lane.READ].put(self._waiting.take())
 
     async def idle(self) -> None:
         """Return once nothing is open; what came back may have begun more."""

@@ -352,7 +352,7 @@ class Driver:
             self._watch_budget()
 
         if (meter := work.meter) is None:
-            self._threads.submit(work.lane, work.run, done)
+            self._threads.submit(work.lane, work.run, done, work.user)
             return
         timed = TimedWork(work.run)
 
@@ -360,11 +360,11 @@ class Driver:
             meter.add(timed.took_us)
             done(error)
 
-        self._threads.submit(work.lane, timed, measured)
+        self._threads.submit(work.lane, timed, measured, work.user)
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        """Have a disk thread read for a client."""
-        self._threads.submit(Lane.READ, run, done)
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
+        """Have a disk thread read for a client, who may be a user."""
+        self._threads.submit(Lane.READ, run, done, user)
 
     def reload_certificates(self) -> None:
         """Somebody has put new ones in their place."""

@@ -57,6 +57,7 @@ class Guarding:
     ) -> None:
         self._connections_of: Callable[[str], int] = lambda name: 0
         self._make_room: Callable[[str], bool] = lambda name: False
+        self._has_share: Callable[[str], bool] = lambda name: True
         self.secret = secret
         self.nonce = nonce
         self._access = access
@@ -64,9 +65,16 @@ class Guarding:
         self._cluster_id = cluster_id
         self._nats_urls = nats_urls
 
-    def count(self, connections_of: Callable[[str], int], make_room: Callable[[str], bool]) -> None:
-        """How many connections a user has; and how one of them is closed that he has left, if there is one."""
-        self._connections_of, self._make_room = connections_of, make_room
+    def count(
+        self,
+        connections_of: Callable[[str], int],
+        make_room: Callable[[str], bool],
+        has_share: Callable[[str], bool],
+    ) -> None:
+        """How many connections a user has; how one of them is closed that he has left, if there is one; and whether one
+        more is within his share of all.
+        """
+        self._connections_of, self._make_room, self._has_share = connections_of, make_room, has_share
 
     @property
     def is_guarded(self) -> bool:
@@ -90,11 +98,14 @@ class Guarding:
     def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
         """What hello did not tell. RemoteError overloaded."""
         quotas = self._access.quotas_of(who.name)
-        most = None if quotas is None else quotas.connections_max
-        if most is not None and not self._access.is_ruler(who.name):
-            while self._connections_of(who.name) >= most:
+        if quotas is not None and not self._access.is_ruler(who.name):
+            most = quotas.connections_max
+            while (most is not None and self._connections_of(who.name) >= most) or not self._has_share(who.name):
                 if not self._make_room(who.name):
-                    text = f"user {who.name!r} has {most} connections to this broker already, and may have no more"
+                    count = self._connections_of(who.name)
+                    text = f"user {who.name!r} has {count} connections to this broker already, and may have no more"
+                    if most is None or count < most:
+                        text += " than it leaves to others"
                     raise RemoteError(ErrorCode.OVERLOADED, text)
         return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=self._nats_urls)
 

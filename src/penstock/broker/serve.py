@@ -274,7 +274,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         guard=guarding,
         usage=Usage(node.access.quotas_for, driver.elapsed_us),
     )
-    guarding.count(driver.server.connections_of.__getitem__, driver.server.make_room)
+    server = driver.server
+    guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(

@@ -14,14 +14,16 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId
+from penstock.base.turns import Turns
 from penstock.broker.accepting import Acceptor
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
@@ -83,8 +85,8 @@ class ServerOwner(Protocol):
     def peer_came(self, broker_id: BrokerId) -> None:
         """That broker has connected, and was taken for it."""
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        """Have a disk thread `run`, then call `done` on the loop."""
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
+        """Have a disk thread `run`, for a user, then call `done` on the loop."""
 
 
 class Server:
@@ -141,7 +143,7 @@ class Server:
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._acceptor = Acceptor(loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
-        self._line: deque[Connection] = deque()  # each is there once
+        self._line: Turns[Connection] = Turns()  # each is there once
         self._turn_scheduled = False
         self._all_closed = asyncio.Event()
         self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
@@ -181,7 +183,17 @@ class Server:
 
     @property
     def _is_full(self) -> bool:
-        return len(self.connections) - len(self.peers) - len(self._strangers) >= self.connections_max
+        return self._client_count >= self.connections_max
+
+    @property
+    def _client_count(self) -> int:
+        return len(self.connections) - len(self.peers) - len(self._strangers)
+
+    def has_share(self, user: str) -> bool:
+        """Whether the connection on which a user logs in is within its share of all (`FairShares`)."""
+        has = self.connections_of[user]
+        shares = FairShares([(user, has), ("", self._client_count - 1 - has)])
+        return shares.fits(user, 1, self.connections_max)
 
     def make_room(self, user: str | None = None) -> bool:
         """Close the first client, or that user's, that sends nothing more, and may be gone; False: there is none."""
@@ -198,7 +210,7 @@ class Server:
 
     def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
         """Put it in line; `at_once`: have the turn now, unless others are in line already."""
-        self._line.append(connection)
+        self._line.put("" if connection.who is None else connection.who.name, connection)
         if at_once and not self._turn_scheduled:
             self._turn()
         else:
@@ -215,7 +227,7 @@ class Server:
         for _ in range(limits.REQUESTS_PER_TURN_MAX):
             if not self._line:
                 break
-            self._take_frame(self._line.popleft())
+            self._take_frame(self._line.take())
             if self._elapsed_us() >= end_us:
                 break
         if self._line:
@@ -344,9 +356,9 @@ class Server:
         if not self.connections:
             self._all_closed.set()
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
         """Pass it on."""
-        self._owner.read_ahead(run, done)
+        self._owner.read_ahead(run, done, user)
 
     # Time and the end
 

@@ -42,8 +42,8 @@ class Appends:
         self._store = store
         self._queues: dict[PartitionKey, deque[_Append]] = {}
 
-    def add(self, caller: Hashable, key: PartitionKey, check: CheckAppend) -> None:
-        """Check a batch, then store it; RemoteError overloaded. A single one is taken whatever its size."""
+    def add(self, caller: Hashable, key: PartitionKey, check: CheckAppend, user: str) -> None:
+        """Check a batch of a user's, then store it; RemoteError overloaded. A single one is taken whatever its size."""
         raw = check.raw
         if self.size_bytes and self.size_bytes + len(raw) > self._bytes_max:
             raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
@@ -56,7 +56,7 @@ class Appends:
             append.checked = True
             self.go_on(key)
 
-        self._outbox.work(Lane.READ, append.check.run, done)
+        self._outbox.work(Lane.READ, append.check.run, done, user=user)
 
     def go_on(self, key: PartitionKey) -> None:
         """Store what waits for nothing any more."""

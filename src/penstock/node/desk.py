@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from penstock.access.handshake import Principal
+from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
@@ -46,7 +46,7 @@ class Desk:
 
     def ask(self, caller: Hashable, query: Query, done: Done, who: Principal | None = None) -> None:
         """Run `query` when it is its turn; `done` hears how it went. `who` asks. RemoteError overloaded."""
-        user = "" if who is None else who.name
+        user = sharer_of(who)
         turns = self._waiting[query.is_search]
         if not turns.fits(user, self._waiting_max):
             raise RemoteError(ErrorCode.OVERLOADED, "too many queries at once; wait for some to be answered")

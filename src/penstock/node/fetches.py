@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.access.handshake import Principal
+from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -185,7 +185,10 @@ class Fetches:
 
         self._looking[caller] = look
         self._outbox.work(
-            Lane.READ, lambda: result.append(view.slice(request.offset, end=end, bytes_max=bytes_max)), done
+            Lane.READ,
+            lambda: result.append(view.slice(request.offset, end=end, bytes_max=bytes_max)),
+            done,
+            user=sharer_of(who),
         )
 
     def _found(self, look: _Look, found: Slice | None) -> None:

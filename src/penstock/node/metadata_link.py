@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.access.handshake import Principal
+from penstock.access.handshake import Principal, sharer_of
 from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId
 from penstock.messages import (
     AlterStreamRequest,
@@ -165,7 +166,8 @@ class MetadataLink:
 
     def administer(self, request: Administrative, done: Done, who: Principal | None = THE_BROKER) -> None:
         """Ask what a client asks, logged in as `who`; `done` hears it once, in the time that the request gives."""
-        if len(self._waiting) >= limits.FORWARDED_REQUESTS_MAX:
+        shares = FairShares((sharer_of(one.who), 1) for one in self._waiting)
+        if not shares.fits(sharer_of(who), 1, limits.FORWARDED_REQUESTS_MAX):
             done(RemoteError(ErrorCode.OVERLOADED, "too many changes of streams at once; ask again in a moment"))
             return
         timeout_ms = limits.FORWARD_TIMEOUT_MS

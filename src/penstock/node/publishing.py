@@ -21,10 +21,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.access.handshake import sharer_of
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey, TimestampUs
+from penstock.base.turns import Turns
 from penstock.batch.codec import Producer
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN
 from penstock.commitlog import LogState
@@ -80,6 +83,7 @@ class _Publish:
     """A request on its way."""
 
     caller: Hashable
+    user: str  # for whom it counts
     request: PublishStagedRequest
     piece: Piece
     deadline_us: int
@@ -112,9 +116,9 @@ class Publishing:
         self._queues: dict[PartitionKey, deque[_Publish]] = {}  # by the partition that they are for
         self._turns: dict[PartitionKey, _Publish] = {}  # of each queue the one that is being put together, or was
         self._waiting: dict[PartitionKey, set[PartitionKey]] = {}  # for the replica of what is staged → whose queues
-        self._to_assemble: dict[PartitionKey, None] = {}  # whose turn has not come, in the order in which they came
+        self._to_assemble: Turns[PartitionKey] = Turns()  # whose turn has not come
         self._at_work = 0
-        self._count = 0
+        self._shares = FairShares()  # of the places in all queues
         self.handlers: Mapping[type[Request], Handler] = {
             StagedStreamRequest: self._stream,
             PublishStagedRequest: self._publish,
@@ -137,13 +141,14 @@ class Publishing:
             text = "nothing was published: a run of several pieces has a plan, and each piece names it"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
         check_size(request.staged)
-        if self._count >= limits.PUBLISHES_WAITING_MAX:
+        user = sharer_of(self._access.who)
+        if not self._shares.fits(user, 1, limits.PUBLISHES_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too much is to be published at once; wait for some to be answered")
         plan = 0 if request.plan is None else request.plan + 1
         piece = Piece(request.query_id, request.batch_id, request.piece, plan)
-        self._count += 1
+        self._shares.add(user)
         self._queues.setdefault(partition.key, deque()).append(
-            _Publish(caller, request, piece, now.elapsed_us + _WAIT_US, self._access.again(request))
+            _Publish(caller, user, request, piece, now.elapsed_us + _WAIT_US, self._access.again(request))
         )
         self._go_on(partition.key)
 
@@ -185,7 +190,7 @@ class Publishing:
             if not is_done and not publish.is_waiting:
                 return
             if is_done and self._queues.get(key) is queue:
-                self._count -= 1
+                self._shares.remove(publish.user)
                 self._turns.pop(key, None)
                 queue.remove(publish)
                 if not queue:
@@ -276,7 +281,8 @@ class Publishing:
 
     def _assemble(self, key: PartitionKey, publish: _Publish) -> None:
         if self._at_work >= limits.PUBLISHES_AT_WORK_MAX:
-            self._to_assemble[key] = None
+            if key not in self._to_assemble:
+                self._to_assemble.put(publish.user, key)
             return
         request = publish.request
         config = self._cluster.image.by_id(request.stream_id).config
@@ -292,9 +298,7 @@ class Publishing:
             publish.error = error
             self._go_on(key)
             while self._to_assemble and self._at_work < limits.PUBLISHES_AT_WORK_MAX:
-                following = next(iter(self._to_assemble))
-                del self._to_assemble[following]
-                self._go_on(following)
+                self._go_on(self._to_assemble.take())
 
         self._outbox.work(Lane.READ, work.run, done)
 
@@ -354,7 +358,7 @@ class Publishing:
         """The stream is gone, or led by another broker: tell all that wait."""
         self._turns.pop(key, None)
         for publish in self._queues.pop(key, ()):
-            self._count -= 1
+            self._shares.remove(publish.user)
             self._outbox.reply(publish.caller, error)
 
     def stop(self, error: RemoteError) -> None:

@@ -36,6 +36,7 @@ class DiskWork:
     run: Callable[[], None]
     done: Callable[[Exception | None], None]  # called by the node, on the owner's side
     meter: Histogram | None = None  # of how long `run` takes, in µs
+    user: str = ""  # for whom it is done, as `sharer_of`: users take turns in the lane READ
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
@@ -191,9 +192,10 @@ class Outbox:
         run: Callable[[], None],
         done: Callable[[Exception | None], None],
         meter: Histogram | None = None,
+        user: str = "",
     ) -> None:
-        """Have a disk thread `run`; then `done` hears how it went, and `meter` how long it took."""
-        self.step.disk.append(DiskWork(lane, run, done, meter))
+        """Have a disk thread `run`, for a user; then `done` hears how it went, and `meter` how long it took."""
+        self.step.disk.append(DiskWork(lane, run, done, meter, user))
 
     def notice(self, text: str) -> None:
         """Tell the operator."""

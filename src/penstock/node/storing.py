@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from penstock.access.handshake import sharer_of
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
@@ -88,7 +89,8 @@ class Storing:
                 text = "nothing was stored: on which subjects you may append has just changed; ask again"
                 raise RemoteError(ErrorCode.NOT_YET, text)
 
-        self.appends.add(caller, partition.key, CheckAppend(raw, rules, _producer_of(request), look=look))
+        check = CheckAppend(raw, rules, _producer_of(request), look=look)
+        self.appends.add(caller, partition.key, check, sharer_of(self._access.who))
 
     def _append_at(self, caller: Hashable, request: AppendAtRequest, raw: bytes | memoryview, now: Now) -> None:
         """Whichever partition its keys belong to: what lay there once may have been left when others were added."""
@@ -100,7 +102,8 @@ class Storing:
                 response = AppendAtResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, keeps_numbers=True, look=look))
+        check = CheckAppend(raw, rules, keeps_numbers=True, look=look)
+        self.appends.add(Inside(heard), partition.key, check, sharer_of(self._access.who))
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
         """It is stored as any other; what the stream that it is for does not take is refused here already."""
@@ -116,7 +119,8 @@ class Storing:
                 response = StageResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, is_staged=True, look=look))
+        check = CheckAppend(raw, rules, is_staged=True, look=look)
+        self.appends.add(Inside(heard), partition.key, check, sharer_of(self._access.who))
 
     def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
         partition = self._replicas.partitions[key]

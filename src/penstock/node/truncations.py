@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from penstock.access.handshake import Principal
+from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
@@ -111,7 +112,8 @@ class Truncations:
         if partition.stream.intake is Intake.SEALED:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
             raise RemoteError(ErrorCode.READ_ONLY, text)
-        if len(self._waiting) >= limits.TRUNCATIONS_WAITING_MAX:
+        shares = FairShares((sharer_of(one.who), 1) for one in self._waiting.values())
+        if not shares.fits(sharer_of(self._who()), 1, limits.TRUNCATIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")
 
     def _measured(self, asked: _Asked, error: Exception | None) -> None:

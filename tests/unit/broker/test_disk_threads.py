@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from penstock.base import limits
 from penstock.broker.disk_threads import DiskThreads
 from penstock.node.step import Lane
 
@@ -123,6 +124,7 @@ async def test_work_that_comes_back_after_the_loop_has_ended_harms_nobody() -> N
 
 _HANGS = """
 import asyncio, threading
+from penstock.base import limits
 from penstock.broker.disk_threads import DiskThreads
 from penstock.node.step import Lane
 async def main():
@@ -150,3 +152,24 @@ def test_a_process_ends_while_its_own_thread_hangs() -> None:
     ended = subprocess.run([sys.executable, "-c", _HANGS_ITSELF], check=False, timeout=20, stderr=subprocess.PIPE)
     assert ended.returncode == 1
     assert b"the process ends as it is" in ended.stderr
+
+
+async def test_users_take_turns_where_they_read() -> None:
+    """One thread; bob has asked for twenty reads before eve asks for one."""
+    threads = DiskThreads(asyncio.get_running_loop(), 1)
+    goes_on = threading.Event()
+    order: list[str] = []
+    try:
+        threads.submit(Lane.READ, lambda: assert_waited(goes_on), lambda error: order.append("first"), "bob")
+        for _ in range(20):
+            threads.submit(Lane.READ, lambda: None, lambda error: order.append("bob"), "bob")
+        threads.submit(Lane.READ, lambda: None, lambda error: order.append("eve"), "eve")
+        threads.submit(Lane.READ, lambda: None, lambda error: order.append("broker"))
+        goes_on.set()
+        await asyncio.wait_for(threads.idle(), 10)
+    finally:
+        goes_on.set()
+        threads.close()
+    assert len(order) == 23
+    assert order.index("eve") <= limits.DISK_WORK_AHEAD + 2
+    assert order.index("broker") <= limits.DISK_WORK_AHEAD + 3

@@ -83,7 +83,7 @@ class Owner:
     def peer_came(self, broker_id: BrokerId) -> None:
         self.came.append(broker_id)
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
         raise AssertionError("there are no files")
 
     async def until(self, count: int) -> None:

@@ -6,20 +6,26 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from penstock.access import Operation, Rule
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import LeaderEpoch, Offset
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset
 from penstock.broker.connection import Caller
+from penstock.broker.guarding import Guarding
 from penstock.broker.server import Server, bind
 from penstock.messages import AppendRequest, ListOffsetsRequest, ListOffsetsResponse, Request, StatusRequest
+from penstock.node.access import Access
 from penstock.wire import encode_request
 from tests.broker_process import eventually
 from tests.integration.raw_client import HELLO, RawClient, raw_client
+from tests.unit.node.harness import Broker
+from tests.unit.node.test_access import asking, user
 
 ANSWER = RemoteError(ErrorCode.OVERLOADED, "asked")
 TIMEOUT_S = 10.0
@@ -62,7 +68,7 @@ class Owner:
     def peer_came(self, broker_id: int) -> None:
         raise AssertionError("no broker is here")
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
         raise AssertionError("there are no files")
 
     async def until(self, count: int) -> None:
@@ -358,3 +364,73 @@ async def test_what_is_denied_is_told_in_the_log_but_not_over_and_over(caplog: p
         owner.now_us += limits.COMPLAINT_INTERVAL_MS * 1_000
         await ask(StatusRequest(), 1)
         assert "49 more like it" in caplog.records[-1].getMessage()
+
+
+async def _logged_in(server: Server, address: str, stack: AsyncExitStack, user: str) -> RawClient:
+    """A connection that has said hello, and is that user's; how somebody proves that is tested elsewhere."""
+    before = set(server.connections)
+    client = await stack.enter_async_context(raw_client(address))
+    await client.hello()
+    (connection,) = server.connections - before
+    connection.greeting.who = Principal(user)
+    server.login_answered(connection)
+    return client
+
+
+async def test_a_user_with_many_connections_gets_no_more_turns_than_one_with_a_single_one() -> None:
+    owner = Owner(answers=False)
+    async with _serving(owner) as (server, address), AsyncExitStack() as stack:
+        clients = [await _logged_in(server, address, stack, "bob") for _ in range(4)]
+        clients.append(await _logged_in(server, address, stack, "eve"))
+        for client in clients:
+            client.send(b"".join(encode_request(StatusRequest(), number) for number in range(2, 202)))
+        await owner.until(1_000)
+        names = [str(caller.connection.who) for caller in owner.callers]
+    last = max(place for place, name in enumerate(names) if name == "eve")
+    begun = names.index("eve")
+    of_bob = names[begun:last].count("bob")
+    assert of_bob <= 200 + 4 * 65, "one read of each of bob's may be ahead"
+
+
+def _access_of_users() -> Access:
+    """Ann rules; bob and eve may log in."""
+    broker = Broker().start()
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    with asking(broker, "ann"):
+        broker.request(user("bob"))
+        broker.request(user("eve"))
+    return broker.node.access
+
+
+async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None:
+    """Each is there already when it logs in."""
+    async with _serving(Owner()) as (server, address), AsyncExitStack() as stack:
+        server.connections_max = 8
+        names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": ()}
+        guarding = Guarding(_access_of_users(), None, lambda: "nonce", **names)
+        guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
+
+        refusals: list[RemoteError] = []
+
+        async def logs_in(name: str) -> bool:
+            client = await stack.enter_async_context(raw_client(address))
+            await client.hello()
+            try:
+                guarding.logged_in(Principal(name), b"")
+            except RemoteError as error:
+                refusals.append(error)
+                client.writer.close()
+                await eventually(lambda: _is_closed(server), "the connection is closed")
+                return False
+            server.connections_of[name] += 1
+            return True
+
+        assert [await logs_in("bob") for _ in range(6)] == [True] * 4 + [False] * 2
+        assert [await logs_in("eve") for _ in range(3)] == [True] * 2 + [False]
+        assert [await logs_in("ann") for _ in range(2)] == [True] * 2, "an administrator has as many as there are"
+        assert {one.code for one in refusals} == {ErrorCode.OVERLOADED}
+        assert all("than it leaves to others" in one.message for one in refusals)
+
+
+async def _is_closed(server: Server) -> bool:
+    return len(server.connections) == sum(server.connections_of.values())

@@ -195,6 +195,16 @@ def test_so_many_wait_and_all_are_told_at_the_end(world: World) -> None:
     assert world.heard[1:] == [("a", ErrorCode.STOPPING)] * limits.FORWARDED_REQUESTS_MAX
 
 
+def test_one_user_does_not_take_all_places(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FORWARDED_REQUESTS_MAX", 8)
+    for number in range(6):
+        world.link.administer(DELETE, world.done(f"bob {number}"), Principal("bob"))
+    assert world.heard == [("bob 4", ErrorCode.OVERLOADED), ("bob 5", ErrorCode.OVERLOADED)]
+    world.link.administer(DELETE, world.done("eve"), Principal("eve"))
+    world.link.administer(DELETE, world.done("a broker"))
+    assert len(world.heard) == 2
+
+
 def test_a_disk_that_stands_in_the_way_is_told_at_once_where_nobody_else_can_be_asked(world: World) -> None:
     world.quorum.trouble = "the disk is gone"
     world.link.administer(DELETE, world.done("a"))

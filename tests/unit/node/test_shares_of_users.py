@@ -10,6 +10,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
+    ChangeRulesRequest,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
     FetchOffsetsRequest,
@@ -19,6 +20,7 @@ from penstock.messages import (
     OffsetCommit,
     OffsetsStreamRequest,
     OffsetsStreamResponse,
+    TruncateRequest,
 )
 from tests.unit.node.harness import Broker
 from tests.unit.node.test_access import asking, stream_id, user
@@ -160,3 +162,21 @@ def test_one_user_does_not_keep_others_from_groups_with_members(broker, monkeypa
     assert refused.code == ErrorCode.TOO_LARGE
     assert isinstance(joined(broker, "eve", "eve", stream="p1"), GroupHeartbeatResponse)
     assert isinstance(joined(broker, "ann", "ann"), GroupHeartbeatResponse)
+
+
+def test_one_user_does_not_take_all_places_of_truncations(broker, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "TRUNCATIONS_WAITING_MAX", 4)
+    with asking(broker, "ann"):
+        for name in ("bob", "eve"):
+            broker.request(ChangeRulesRequest(name=name, add=(Rule(Operation.DELETE, stream="p*"),)))
+        broker.publish("p0", b"1")
+        ids = {name: stream_id(broker, name) for name in ("p0", "p1")}
+    broker.disk_runs_at_once = False
+    request = TruncateRequest(stream_id=ids["p0"], before=Offset(1))
+    with asking(broker, "bob"):
+        for _ in range(2):
+            assert broker.request(request) in broker.open_requests
+        assert broker.refusal(request).code == ErrorCode.OVERLOADED
+    with asking(broker, "eve"):
+        assert broker.request(request) in broker.open_requests
+    broker.settle()
