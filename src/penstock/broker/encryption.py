@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
 from penstock.broker.config import BrokerConfig
 from penstock.broker.signals import on_signals
 from penstock.commitlog.files import holds_messages
@@ -29,7 +30,6 @@ _GONE = (
     "`penstock keys list` shows which keys are in use: before the next start put back those that are, or run "
     "`penstock keys rewrap`"
 )
-_MISSING = "keys are set, and Penstock was installed without what encrypts: pip install 'penstock[encryption]'"
 
 
 def encrypted(
@@ -44,7 +44,9 @@ def encrypted(
     try:
         from penstock.vfs.encrypted import EncryptedVfs  # it brings `cryptography`, an extra
     except ImportError:
-        raise OperationalError(_MISSING) from None
+        raise OperationalError(
+            f"keys are set, and Penstock was installed without what encrypts: {how_to_install('encryption')}"
+        ) from None
     keys = parse_keys(config.encryption_keys)
     file = config.encryption_keys_file
     if file is not None:

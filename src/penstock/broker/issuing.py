@@ -22,6 +22,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.base.extras import how_to_install
+
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -45,7 +47,7 @@ def issued(hosts: Sequence[str], client: str, days: int) -> dict[str, bytes]:
     try:
         from cryptography.x509.oid import ExtendedKeyUsageOID
     except ImportError:
-        raise ImportError("to make certificates, install the extra: pip install 'penstock[tls]'") from None
+        raise ImportError(f"certificates are made with the package cryptography: {how_to_install('tls')}") from None
     brokers, clients = _Authority("Penstock brokers", days), _Authority("Penstock clients", days)
     server, other = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
     broker = brokers.issue(hosts[0], hosts, (server, other), days)  # a broker asks others as a client does

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
+from penstock.base.extras import how_to_install
 from penstock.base.importing import undisturbed
 from penstock.broker.tracing import Span
 
@@ -42,7 +43,7 @@ class Exporter:
                 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
                 from opentelemetry.sdk.resources import Resource
         except ImportError as error:
-            text = "otlp_endpoint: needs OpenTelemetry: pip install '.[otel]' in the folder that Penstock came from"
+            text = f"otlp_endpoint: needs OpenTelemetry: {how_to_install('otel')}"
             raise ConfigError([f"{text} ({error})"]) from None
         self._exporter = OTLPSpanExporter(endpoint=endpoint_of(url), timeout=limits.OTLP_TIMEOUT_S)
         self._resource = Resource.create(

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import typer
 
+from penstock.base import extras
 from penstock.base.errors import OperationalError
 from penstock.cli.confirming import confirm
 from penstock.spark import java
@@ -145,18 +146,19 @@ def sizes_mb(missing: Iterable[Requirement]) -> tuple[int, int]:
 
 def obstacle(place: Place) -> str | None:
     """Why packages cannot be installed there and what to do, or None."""
-    what = f"'penstock[{','.join(EXTRAS)}]'"
+    checkout = extras.checkout()
+    what = f"'.[{','.join(EXTRAS)}]'"
     if not place.has_pip:
         return (
-            f"and this Python ({place.python}) has no pip to install them. Install {what} with what installed "
-            f"Penstock, as in `uv pip install --python {place.python} {what}`; or give it a pip: "
+            f"and this Python ({place.python}) has no pip to install them. Install them with what installed "
+            f"Penstock, as in `uv pip install --python {place.python} {what}` in {checkout}; or give it a pip: "
             f"`{place.python} -m ensurepip`"
         )
     if place.is_managed or not place.is_writable:
         why = "is managed by the system" if place.is_managed else f"cannot be written to by you, in {place.folder}"
         return (
             f"and this Python ({place.python}) {why}. Install Penstock into a virtual environment: "
-            f"`python3 -m venv penstock-venv`, then `penstock-venv/bin/pip install {what}`"
+            f"`python3 -m venv penstock-venv`, then `penstock-venv/bin/pip install {what}`, in {checkout}"
         )
     return None
 

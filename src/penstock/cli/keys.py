@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.help import Command, Group
@@ -68,7 +69,7 @@ def needed() -> Iterator[None]:
         yield
     except ImportError:
         raise OperationalError(
-            "Penstock was installed without what encrypts: pip install 'penstock[encryption]'"
+            f"Penstock was installed without what encrypts: {how_to_install('encryption')}"
         ) from None
 
 

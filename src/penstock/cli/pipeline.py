@@ -14,8 +14,8 @@ from penstock.cli.options import examples
 app = typer.Typer(
     cls=Group,
     help="Run jobs on Spark, from streams to lakes and back: on this machine, or with --master on a cluster.\n\n"
-    'They need PySpark and a Java: `pip install "penstock\\[spark,java]"`. A job that was stopped, or killed, goes on '
-    "where it was when it is started again, and does nothing twice.",
+    "They need PySpark and a Java: `pip install '.\\[spark,java]'` in Penstock's folder. A job that was stopped, or "
+    "killed, goes on where it was when it is started again, and does nothing twice.",
     epilog=examples(
         "# all that is there now, as Parquet files by day",
         "penstock pipeline archive orders --to lake",

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig, field_type_mistake, stream_config_mistakes
 from penstock.base.errors import CorruptionError, ErrorCode
+from penstock.base.extras import how_to_install
 from penstock.base.ids import StreamId
 from penstock.client.errors import InvalidConfig
 from penstock.client.values import Message, StreamName
@@ -69,10 +70,7 @@ def milliseconds(seconds: float) -> int:
 def require(package: str) -> None:
     """ImportError that says how to install `package`, unless it is there."""
     if importlib.util.find_spec(package) is None:
-        raise ImportError(
-            f"{package} is not installed; the extra {package!r} brings it: "
-            f"in the folder that Penstock was installed from, pip install '.[{package}]'"
-        )
+        raise ImportError(f"{package} is not installed: {how_to_install(package)}")
 
 
 def check_asked_for(request: GetRequest, found: Message, *, source: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from crc32c import crc32c
 
 from penstock.base import limits
+from penstock.base.extras import how_to_install
 from penstock.client.values import TOMBSTONE_HEADER, Envelope
 
 COOKIE = bytes.fromhex("b90e43b4")
@@ -126,10 +127,7 @@ def ack_class() -> Any:
 @cache
 def _classes() -> tuple[Any, Any]:
     if importlib.util.find_spec("google") is None or importlib.util.find_spec("google.protobuf") is None:
-        raise ImportError(
-            "an envelope takes protobuf, which is not installed; the extra 'protobuf' brings it: "
-            "in the folder that Penstock was installed from, pip install '.[protobuf]'"
-        )
+        raise ImportError(f"an envelope takes protobuf, which is not installed: {how_to_install('protobuf')}")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="penstock/envelope.proto", package=_PACKAGE, syntax="proto3")

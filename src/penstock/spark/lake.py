@@ -26,6 +26,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
+from penstock.base.extras import how_to_install
 from penstock.spark.places import Key, Position
 
 FORMATS = ("parquet", "delta", "iceberg")
@@ -225,7 +226,7 @@ def open_table(root: Path, format: str, columns: pa.Schema | None) -> Table:  # 
 
 def _check_installed(module: str, what: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise OperationalError(f'{module} is not installed, which {what} needs: `pip install "penstock[lake]"`')
+        raise OperationalError(f"{module} is not installed, which {what} needs: {how_to_install('lake')}")
 
 
 def folder_of(topic: str, date: str) -> str:

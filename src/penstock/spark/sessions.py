@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
 from penstock.spark import java
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def register(spark: SparkSession) -> None:
 
 def check_installed() -> None:
     """OperationalError: PySpark is missing or too old, and what to do."""
-    what = 'install it with `pip install "penstock[spark]"`'
+    what = how_to_install("spark")
     if importlib.util.find_spec("pyspark") is None:
         raise OperationalError(f"PySpark is not installed: {what}")
     import pyspark

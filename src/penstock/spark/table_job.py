@@ -36,6 +36,7 @@ from msgspec.structs import replace as replaced
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
+from penstock.base.extras import how_to_install
 from penstock.base.ids import Offset, PartitionId
 from penstock.base.partitioning import PartitionBy
 from penstock.client.added import readable
@@ -191,7 +192,7 @@ def _check_installed() -> None:
     try:
         import deltalake  # noqa: F401
     except ImportError:
-        text = 'tables are kept with the package deltalake: install it with `pip install "penstock[lake]"`'
+        text = f"tables are kept with the package deltalake, which is not installed: {how_to_install('lake')}"
         raise OperationalError(text) from None
 
 

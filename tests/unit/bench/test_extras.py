@@ -31,7 +31,7 @@ def test_a_package_that_is_missing_is_said_when_the_run_is_planned(
     monkeypatch: pytest.MonkeyPatch, module: str, package: str, extra: str, planned: Callable[[], object]
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    wanted = rf"the Python package {package} is not installed: .* pip install '\.\[{extra}\]'"
+    wanted = rf"the Python package {package} is not installed: `pip install '\.\[{extra}\]'"
     with pytest.raises(OperationalError, match=wanted):
         planned()
 

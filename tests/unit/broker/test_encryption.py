@@ -68,7 +68,7 @@ async def test_without_keys_nothing_is_encrypted_and_without_the_extra_keys_are_
     assert encrypted(MemoryVfs(), config_of(), loop) is None
     assert encrypted(MemoryVfs(), config_of(encryption_keys=LINE), loop) is not None
     monkeypatch.setitem(sys.modules, "penstock.vfs.encrypted", None)
-    with pytest.raises(OperationalError, match=r"pip install 'penstock\[encryption\]'"):
+    with pytest.raises(OperationalError, match=r"pip install '\.\[encryption\]'"):
         encrypted(MemoryVfs(), config_of(encryption_keys=LINE), loop)
 
 

@@ -75,4 +75,4 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "cryptography", None)
     code, said = run(str(tmp_path))
     assert code != 0
-    assert "pip install 'penstock[tls]'" in said
+    assert "pip install '.[tls]'" in said

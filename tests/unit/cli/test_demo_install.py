@@ -62,4 +62,4 @@ def test_where_nothing_can_be_installed_it_is_said_what_to_do(place: Place, said
     else:
         assert found is not None
         assert said in found
-        assert "'penstock[demo,spark,java,lake]'" in found
+        assert "'.[demo,spark,java,lake]'" in found

@@ -1,0 +1,119 @@
+"""How an extra is installed: from the checkout, never from a package index, where the name is another project's."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from penstock.base.extras import how_to_install
+
+ROOT = Path(__file__).resolve().parents[3]
+SOMEWHERE = "`pip install '.[tls,encryption]'` in the folder that Penstock was installed from"
+
+SUFFIXES = frozenset({"", ".md", ".py", ".pxd", ".toml", ".txt", ".lock", ".yaml", ".yml", ".service", ".sh", ".cfg"})
+
+SIGNS = (
+    "install",
+    "add",
+    "download",
+    "wheel",
+    "uvx",
+    "penstock[",
+    "penstock\\[",
+    "penstock=",
+    "penstock>",
+    "penstock~",
+)
+FROM_AN_INDEX = re.compile(
+    r"""
+    \b(?:pip[3x]?|uv|uv\ pip|uv\ tool|poetry|conda)\ +(?:install|add|download|wheel)\b
+        [^\n`;&|]*? [\ '"] penstock (?=[\[\s'"`=<>~!;,)\\]|$)
+    | \buvx\ +penstock\b
+    | (?<![\w/.\-])["']penstock\\*\[                                  # a requirement, as a shell takes it
+    | ^\s*["']?penstock(?:\[.*\])?\s*[=~<>!]=                         # a line of requirements
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+"""What would have somebody fetch `penstock` by that name."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install penstock",
+        "pip install -U penstock",
+        "pip3 install --user penstock==1.0",
+        "`pip install 'penstock[tls]'`",
+        'pip install "penstock\\[spark,java]"',
+        "python -m pip install penstock",
+        "pipx install penstock",
+        "uv pip install --python x 'penstock[demo]'",
+        "uv add penstock",
+        "uvx penstock serve",
+        "penstock==0.2.0",
+        "penstock[tls]>=0.2",
+        "  'penstock[tls]',",
+    ],
+)
+def test_what_would_fetch_another_project_is_found(text: str) -> None:
+    assert FROM_AN_INDEX.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install '.[tls]'",
+        "sudo /opt/penstock/bin/pip install -c constraints.txt .",
+        "/opt/penstock/bin/pip install --no-cache-dir .",
+        "penstock-venv/bin/pip install '.[spark]'",
+        'pip install "$(ls dist/penstock-*.whl)[spark]"',
+        "in the folder that Penstock was installed from, pip install .; then penstock serve",
+        "image: penstock:0.2",
+    ],
+)
+def test_what_installs_the_checkout_is_not(text: str) -> None:
+    assert not FROM_AN_INDEX.search(text)
+
+
+def test_no_text_has_somebody_install_another_project_of_that_name() -> None:
+    folders = [ROOT / name for name in ("src", "docs", "deploy", "tests", "model")]
+    files = [*ROOT.iterdir(), *(file for folder in folders for file in folder.rglob("*"))]
+    found = []
+    for file in files:
+        if file.suffix in SUFFIXES and file.is_file() and file != Path(__file__):
+            text = file.read_text(encoding="utf-8", errors="replace")
+            lines = [line for line in text.splitlines() if "penstock" in line and any(one in line for one in SIGNS)]
+            found += [f"{file.name}: {line.strip()}" for line in lines if FROM_AN_INDEX.search(line)]
+    # Only the extra `dev` names the project itself: pip takes that from the project that it installs.
+    assert [one for one in found if not one.startswith('pyproject.toml: "penstock[bench')] == []
+
+
+def test_the_checkout_is_named_where_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, object] = {}
+
+    class Installed(metadata.Distribution):
+        def read_text(self, filename: str) -> str | None:
+            return json.dumps(told) if filename == "direct_url.json" else None
+
+        def locate_file(self, path: object) -> Path:
+            return Path(str(path))
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert how_to_install("tls", "encryption") == SOMEWHERE
+    told["url"] = f"file://{tmp_path}/pen%20stock"
+    assert how_to_install("tls", "encryption") == SOMEWHERE, "it is gone"
+    (tmp_path / "pen stock").mkdir()
+    (tmp_path / "pen stock/pyproject.toml").touch()
+    assert how_to_install("tls") == f"`pip install '.[tls]'` in {tmp_path}/pen stock"
+    told["url"] = "https://example.org/penstock.whl"
+    assert how_to_install("tls", "encryption") == SOMEWHERE
+
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    assert how_to_install("tls", "encryption") == SOMEWHERE
