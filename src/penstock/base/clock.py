@@ -12,6 +12,12 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     elapsed_us: int  # microseconds since some fixed moment
 
 
+def growing(first: int, failures: int, most: int) -> int:
+    """How long to wait after so many failures in a row: `first`, twice as long each time, and `most` at last."""
+    assert failures > 0, failures
+    return min(first << min(failures - 1, 32), most)
+
+
 def earliest(*times_us: int | None) -> int | None:
     """The first of these times; None are no times. A plain loop: it is asked with every batch."""
     first_us = None

@@ -76,10 +76,10 @@ class CleanedLog(LogWriter):
 
     def wants_cleaning(self, now_us: int) -> bool:
         """Whether `clean` has something to do."""
-        if self.state is not LogState.WRITABLE or self._cleaner.under_way is not None:
+        cleaner = self._cleaner
+        if self.state is not LogState.WRITABLE or cleaner.under_way is not None or cleaner.disposal is not None:
             return False
-        compactor, end = self._cleaner.compactor, self._cleanable_end
-        if compactor.is_under_way or self._cleaner.next_of(self._segments.sealed, end) is not None:
+        if cleaner.compactor.is_under_way:
             return True
         return any(due_us <= now_us for due_us in self._cleaning_dues_us())
 
@@ -89,7 +89,11 @@ class CleanedLog(LogWriter):
 
     def _cleaning_dues_us(self) -> list[int]:
         cleaner, sealed, config, end = self._cleaner, self._segments.sealed, self._config, self._cleanable_end
-        dues = (cleaner.compactor.due_us(sealed, config, end), cleaner.expirer.due_us(sealed, config, end))
+        dues = (
+            cleaner.compactor.due_us(sealed, config, end),
+            cleaner.expirer.due_us(sealed, config, end),
+            cleaner.merge_due_us(sealed, end),
+        )
         return [due_us for due_us in dues if due_us is not None]
 
     @property
@@ -104,7 +108,7 @@ class CleanedLog(LogWriter):
         if not self.wants_cleaning(now_us):
             return None
         cleaner = self._cleaner
-        cleaner.under_way = self._compact_on(now_us) or self._expire_on() or self._merge()
+        cleaner.under_way = self._compact_on(now_us) or self._expire_on() or self._merge(now_us)
         if cleaner.under_way is None and may_survey:
             cleaner.under_way = self._compact(now_us)
         if cleaner.under_way is None:
@@ -130,9 +134,10 @@ class CleanedLog(LogWriter):
         judged = self._cleaner.expirer.take_judged(self._segments.sealed)
         return None if judged is None else self._cleaning(judged.segment, judged.keep, is_expiry=True)
 
-    def _merge(self) -> Cleaning | None:
+    def _merge(self, now_us: int) -> Cleaning | None:
+        due_us = self._cleaner.merge_due_us(self._segments.sealed, self._cleanable_end)
         segment = self._cleaner.next_of(self._segments.sealed, self._cleanable_end)
-        if segment is None:
+        if segment is None or due_us is None or due_us > now_us:
             return None
         self._cleaner.looks_at(segment)
         return self._cleaning(segment, None)
@@ -141,7 +146,7 @@ class CleanedLog(LogWriter):
         self, segment: Segment, keep: pa.BooleanArray | None, *, is_expiry: bool = False, is_ordered: bool = False
     ) -> Cleaning:
         config = self._config
-        return Cleaning(
+        cleaning = Cleaning(
             self._vfs,
             segment,
             self._ids,
@@ -152,6 +157,8 @@ class CleanedLog(LogWriter):
             is_expiry=is_expiry,
             is_ordered=is_ordered,
         )
+        self._cleaner.writes(cleaning.cleaned_path)
+        return cleaning
 
     def _compact(self, now_us: int) -> Survey | None:
         return self._cleaner.compactor.begin(
@@ -179,13 +186,24 @@ class CleanedLog(LogWriter):
         try:
             has_replaced = self._replaced(task)
         finally:
-            # What retention has removed meanwhile has nothing more to go.
-            if task.takes_rows and not has_replaced and task.segment in self._segments.sealed:
-                if task.is_expiry:
-                    self._cleaner.expirer.not_written(task.segment.base_offset, now_us)
-                else:
-                    compactor.abandon(now_us)
+            self._written(task, now_us, has_replaced=has_replaced)
         return has_replaced
+
+    def _written(self, task: Cleaning, now_us: int, *, has_replaced: bool) -> None:
+        cleaner = self._cleaner
+        if has_replaced:
+            cleaner.merged()
+            if task.is_expiry:
+                cleaner.expirer.written()
+        elif task.segment not in self._segments.sealed:
+            return  # what retention has removed meanwhile has nothing more to go
+        elif not task.takes_rows:
+            if task.has_failed and not task.is_void:
+                cleaner.not_merged(task.segment, now_us)
+        elif task.is_expiry:
+            cleaner.expirer.not_written(task.segment.base_offset, now_us)
+        else:
+            cleaner.compactor.abandon(now_us)
 
     def _replaced(self, cleaning: Cleaning) -> bool:
         old, new = cleaning.segment, cleaning.replacement
@@ -200,6 +218,7 @@ class CleanedLog(LogWriter):
         try:
             self._vfs.rename(cleaning.cleaned_path, new.path)
         except OSError:
+            cleaning.has_failed = True
             self._cleaner.superseded(cleaning.cleaned_path)
             raise
         self._segments.swap(old, new)
@@ -231,6 +250,6 @@ class CleanedLog(LogWriter):
         """Whether such a task is under way: the log is not to be cut meanwhile."""
         return self._cleaner.disposal is not None
 
-    def disposed(self) -> None:
-        """That task has ended; what it could not remove goes with the next start."""
-        self._cleaner.disposal = None
+    def disposed(self, *, has_failed: bool = False) -> None:
+        """That task has ended; what it could not remove goes with the next one, or the next start."""
+        self._cleaner.disposed(has_failed=has_failed)

@@ -11,6 +11,18 @@ Theory: a batch costs 720 bytes beside its rows, and a reader some microseconds.
 on the disk, and 300 in a batch of thousands.
 
     0…0.arrows ──▶ 0…0.1.cleaned ──synced, verified, index written──▶ 0…0.1.arrows      later: 0…0.arrows goes
+
+Any step may fail, and the next try, which comes later each time, begins with what it finds:
+
+| step                                | files when it fails            | what the next try does       |
+|-------------------------------------|--------------------------------|------------------------------|
+| 1. write X.1.cleaned, sync          | X, perhaps part of X.1.cleaned | writes it from its beginning |
+| 2. read it back, write X.1.index    | … and part of X.1.index        | the same once more           |
+| 3. rename X.1.cleaned to X.1.arrows | X, X.1.cleaned, X.1.index      | the same once more           |
+| 4. sync the folder (`Disposal`)     | X and X.1, which counts        | syncs it; so does a start    |
+| 5. remove X and its index           | X.1, and perhaps X             | removes it; so does a start  |
+
+One writes at a time, and none while a Disposal runs: that may be about to remove a file of the same name.
 """
 
 from __future__ import annotations
@@ -23,6 +35,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
+from penstock.base.clock import growing
 from penstock.base.config import Compression
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.batch.thinning import Message, Thinner
@@ -45,6 +58,8 @@ if TYPE_CHECKING:
 _end_offset = attrgetter("end_offset")
 _ENTRIES_AT_ONCE = 16_384
 _WORDS = ENTRY_BYTES // 4  # of an index entry, as numbers of 32 bits: which of them is what
+_RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
+_RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
 _SKIPPED_MAX = 64  # segments without an index file, which wait for a restart
 _SIZE_WORD, _ROWS_WORD, _EPOCH_WORD = 10, 11, 12
 
@@ -82,6 +97,7 @@ class Cleaning(SlicedWork):
         self.cleaned_path = files.cleaned_path(self.path)
         self.replacement: Segment | None = None
         self.takes_rows = keep is not None
+        self.has_failed = False  # it may be done when it is tried again
         self.is_expiry = is_expiry
         self._is_ordered = is_ordered
         self._vfs = vfs
@@ -94,21 +110,25 @@ class Cleaning(SlicedWork):
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
+        try:
+            yield from self._look_and_write()
+        except GeneratorExit:
+            raise  # what it has written stays: the next try writes it from its beginning, and a start removes it
+        except BaseException:
+            self.has_failed = True
+            self._discard()
+            raise
+        if self.replacement is None:
+            self._discard()
+
+    def _look_and_write(self) -> Generator[int, None, None]:
         if self._is_ordered:
             self._vfs.sync_dir(self.path.rpartition("/")[0])
         if self._keep is None and not self._is_worth_it():
             is_sought = self._compression is not Compression.NONE
             if not is_sought or not (yield from compressing.has_sought(self._vfs, self.segment)):
                 return
-        try:
-            yield from self._write()
-        except GeneratorExit:
-            raise  # the next start removes it: by now, another one may be at it
-        except BaseException:
-            self._discard()
-            raise
-        if self.replacement is None:
-            self._discard()
+        yield from self._write()
 
     def _discard(self) -> None:
         with contextlib.suppress(OSError):  # a start tries again
@@ -227,12 +247,12 @@ class Disposal:
     def __init__(self, vfs: Vfs, directory: str, paths: tuple[str, ...]) -> None:
         self._vfs = vfs
         self._directory = directory
-        self._paths = paths
+        self.paths = paths
 
     def run(self) -> None:
-        """Make the names of what took its place durable, then remove; OSError: a start tries again."""
+        """Make the names of what took its place durable, then remove; OSError: it can be tried again, as by a start."""
         self._vfs.sync_dir(self._directory)
-        for path in self._paths:
+        for path in self.paths:
             self._vfs.remove(path)
             self._vfs.remove(files.index_path(path))
 
@@ -240,7 +260,8 @@ class Disposal:
 class Cleaner:
     """What one log knows of its cleaning. One task is under way at a time, and one disposal is open."""
 
-    __slots__ = ("_done_end", "_stale", "compactor", "disposal", "expirer", "under_way")
+    __slots__ = ("_done_end", "_failed_base", "_failures", "_not_before_us", "_stale", "compactor", "disposal",
+                 "expirer", "under_way")  # fmt: skip
 
     def __init__(self) -> None:
         self.under_way: CleanerTask | None = None
@@ -248,7 +269,14 @@ class Cleaner:
         self.compactor = Compactor()
         self.expirer = Expirer()
         self._done_end = 0  # segments up to here were looked at
+        self._failed_base = 0  # of the segment whose merge has failed last …
+        self._failures = 0  # … so often in a row
+        self._not_before_us = 0
         self._stale: list[str] = []  # files that others took the place of
+
+    def merge_due_us(self, sealed: Sequence[Segment], end: int) -> int | None:
+        """When the next segment is to be merged; None: there is none."""
+        return None if self.next_of(sealed, end) is None else self._not_before_us
 
     def next_of(self, sealed: Sequence[Segment], end: int) -> Segment | None:
         """The first segment below `end` that was not looked at."""
@@ -274,9 +302,27 @@ class Cleaner:
         """Its small batches are merged, or it is at least looked at."""
         self._done_end = segment.end_offset
 
+    def merged(self) -> None:
+        """One was: the disk takes something."""
+        self._failures = self._not_before_us = 0
+
+    def not_merged(self, segment: Segment, now_us: int) -> None:
+        """It has failed, and is looked at again, unless that was tried often enough."""
+        self._failures = self._failures + 1 if segment.base_offset == self._failed_base else 1
+        self._failed_base = segment.base_offset
+        if self._failures < limits.MERGE_TRIES_MAX:
+            self._done_end = min(self._done_end, segment.base_offset)
+        self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
+
     def superseded(self, path: str) -> None:
         """Another file has taken its place, and readers may still be at it."""
         self._stale.append(path)
+
+    def writes(self, path: str) -> None:
+        """A task is about to write the file at this path anew: it is not to be removed any more."""
+        assert self.disposal is None, "files are being removed"
+        if path in self._stale:
+            self._stale.remove(path)
 
     def dispose(self, vfs: Vfs, directory: str, young: int) -> Disposal | None:
         """A task that removes what nobody is at any more: all but the newest `young` files."""
@@ -285,6 +331,12 @@ class Cleaner:
             self.disposal = Disposal(vfs, directory, tuple(self._stale[:count]))
             del self._stale[:count]
         return self.disposal
+
+    def disposed(self, *, has_failed: bool) -> None:
+        """That task has ended."""
+        if has_failed and self.disposal is not None:
+            self._stale[:0] = self.disposal.paths
+        self.disposal = None
 
     def void(self) -> None:
         """The log is about to be cut, or closed: what is under way comes to nothing."""

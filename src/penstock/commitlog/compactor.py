@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from penstock.base import limits
+from penstock.base.clock import growing
 from penstock.commitlog.compaction import Survey
 from penstock.commitlog.judged import Judged, Rules
 from penstock.commitlog.retention import LogConfig
@@ -20,6 +21,7 @@ from penstock.commitlog.view import LogView
 from penstock.vfs import Vfs
 
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
+_RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
 
 
 class _Forced:
@@ -52,6 +54,7 @@ class Compactor:
 
     __slots__ = (
         "_clean_end",
+        "_failures",
         "_forced_keys",
         "_forced_subjects",
         "_goes_on",
@@ -77,6 +80,7 @@ class Compactor:
         self._tombstones_end = 0  # those before it have stayed long enough
         self._has_tombstones = False
         self._not_before_us = 0
+        self._failures = 0  # passes in a row that came to nothing
         self._rolled_end = 0  # up to where rollups of subjects have been seen to
         self._rollups_not_before_us = 0
         self._started_us = 0  # when the pass under way began
@@ -195,6 +199,7 @@ class Compactor:
         """All segments of the pass are written."""
         survey = self._survey
         assert survey is not None
+        self._failures = 0
         if survey.has_judged and survey.rules.by_key:
             self._clean_end = max(self._clean_end, survey.end)
             self._goes_on = survey.end < survey.rules.end
@@ -211,7 +216,8 @@ class Compactor:
 
     def abandon(self, now_us: int) -> None:
         """The pass under way comes to nothing; what it has written is well."""
-        self._not_before_us = now_us + _RETRY_US
+        self._failures += 1
+        self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
         self._end()
 
     def _end(self) -> None:

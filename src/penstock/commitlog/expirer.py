@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
+from penstock.base.clock import growing
 from penstock.commitlog.expiry import ExpiryRules, ExpirySurvey
 from penstock.commitlog.judged import Judged
 from penstock.commitlog.retention import LogConfig
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.commitlog.compactor import Compactor
 
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
+_RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
 _SKIPPED_MAX = 64
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")
@@ -32,8 +34,8 @@ _end_offset = attrgetter("end_offset")
 class Expirer:
     """One log's. `begin` a survey, run it, hand it to `surveyed`; write what `take_judged` gives."""
 
-    __slots__ = ("_awaits_compaction", "_awaits_more", "_dues", "_forgotten_us", "_judged", "_known_end", "_next_us",
-                 "_not_before_us", "_survey")  # fmt: skip
+    __slots__ = ("_awaits_compaction", "_awaits_more", "_dues", "_failures", "_forgotten_us", "_judged", "_known_end",
+                 "_next_us", "_not_before_us", "_survey")  # fmt: skip
 
     def __init__(self) -> None:
         self._survey: ExpirySurvey | None = None  # under way
@@ -45,6 +47,7 @@ class Expirer:
         self._awaits_more: tuple[int, int] | None = None  # base and end of the last one, whose last message is to go
         self._awaits_compaction: set[int] = set()  # base offsets of those that have messages to go after a pass
         self._not_before_us = 0
+        self._failures = 0  # in a row
 
     def due_us(self, sealed: Sequence[Segment], config: LogConfig, end: int) -> int | None:
         """When a segment is to be looked at; None: not by time alone. `end`: of what may be judged."""
@@ -140,8 +143,10 @@ class Expirer:
             return
         self._survey = None
         if survey.is_void or not survey.is_whole:
-            self._not_before_us = now_us + _RETRY_US
+            self._not_before_us = now_us + self._wait_us()
             return
+        if survey.judged is None:
+            self._failures = 0
         segment, base_offset = survey.segment, survey.segment.base_offset
         self._know(base_offset, survey.next_us)
         self._awaits_compaction.discard(base_offset)
@@ -159,7 +164,15 @@ class Expirer:
 
     def not_written(self, base_offset: int, now_us: int) -> None:
         """What was judged is not done: look at it again."""
-        self._know(base_offset, now_us + _RETRY_US)
+        self._know(base_offset, now_us + self._wait_us())
+
+    def written(self) -> None:
+        """What was judged is done."""
+        self._failures = 0
+
+    def _wait_us(self) -> int:
+        self._failures += 1
+        return growing(_RETRY_US, self._failures, _RETRY_US_MAX)
 
     def reconsider(self) -> None:
         """What was judged and is not written yet is judged anew: the rules are others, or the log is."""

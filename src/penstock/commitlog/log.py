@@ -434,8 +434,17 @@ class Log(CleanedLog):
         self._removal = Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
         return self._removal
 
+    def not_retained(self, retention: Retention) -> None:
+        """Nothing is to come of it: the log is about to be cut."""
+        self._keeper.looked(retention)
+
+    def removed(self, removal: Removal) -> None:
+        """`removal.run()` returned."""
+        if not removal.is_void:
+            self._keeper.removed()
+
     def removal_failed(self, removal: Removal) -> None:
-        """`removal.run()` raised OSError: a later tick tries again."""
+        """`removal.run()` raised OSError: a later tick tries again, later each time."""
         if not removal.is_void:
             self._keeper.failed(removal.paths)
 

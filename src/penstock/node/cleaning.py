@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.clock import Now, earliest
+from penstock.base.clock import Now, earliest, growing
 from penstock.commitlog import CleanerTask, Cleaning, ExpirySurvey, Survey
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
 _KEEP_US = limits.CLEANED_KEEP_MS * 1_000
+_KEEP_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1_000
 _RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
 
 
@@ -56,6 +57,7 @@ class Cleaners:
         self._running: _Task | None = None  # a disk thread is at it
         self._free_us = 0  # when the rate lets it go on
         self._stale: deque[tuple[int, Partition]] = deque()  # whose old files go, and when
+        self._not_removed: dict[Partition, int] = {}  # whose old files could not be removed, so often in a row
 
     def look(self, partition: Partition) -> None:
         """Something has happened to it: it may have a segment to clean."""
@@ -80,6 +82,7 @@ class Cleaners:
         """Its log is about to be closed."""
         self._waiting.pop(partition, None)
         self._waiting_to_survey.pop(partition, None)
+        self._not_removed.pop(partition, None)
         for task in [one for one in self._under_way if one.partition is partition and one is not self._running]:
             task.work.close()
             self._end(task)
@@ -180,9 +183,15 @@ class Cleaners:
             return
 
         def done(error: Exception | None) -> None:
-            partition.log.disposed()
-            if error is not None:
-                partition.tell(f"cannot remove what was written anew; the next start does: {error}", self._outbox)
+            partition.log.disposed(has_failed=error is not None)
+            if error is None:
+                self._not_removed.pop(partition, None)
+            elif partition.when_idle is None:
+                failures = self._not_removed[partition] = self._not_removed.get(partition, 0) + 1
+                self._stale.append((self._clock().elapsed_us + growing(_KEEP_US, failures, _KEEP_US_MAX), partition))
+                partition.tell(f"cannot remove what was written anew; it is tried again: {error}", self._outbox)
             self._idle(partition)
+            if partition.when_idle is None:
+                self.look(partition)
 
         self._outbox.work(Lane.WRITE, disposal.run, done)

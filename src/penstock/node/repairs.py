@@ -26,7 +26,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.base import limits
-from penstock.base.clock import Now
+from penstock.base.clock import Now, growing
 from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey
 from penstock.commitlog import Hole, Log, LogState, LogView, Mending, MendingError, Slice
@@ -208,7 +208,7 @@ class Repairs:
         repair.partition.tell(why, self._outbox)
         self._end(repair)
         tries = self._tries[key] = self._tries.get(key, 0) + 1
-        delay_ms = min(limits.REPAIR_RETRY_MS << min(tries - 1, 16), limits.REPAIR_RETRY_MS_MAX)
+        delay_ms = growing(limits.REPAIR_RETRY_MS, tries, limits.REPAIR_RETRY_MS_MAX)
         self._wanted[key] = self._clock().elapsed_us + delay_ms * 1_000
 
     def _end(self, repair: _Repair) -> None:

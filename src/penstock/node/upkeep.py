@@ -337,7 +337,10 @@ class Upkeep:
         def removed(removal: Removal, error: Exception | None) -> None:
             if error is None:
                 partition.counters["retained_segments"] += len(removal.paths)
-            if error is None or partition.when_idle is not None:
+            if partition.when_idle is not None:
+                return
+            if error is None:
+                partition.log.removed(removal)
                 return
             partition.log.removal_failed(removal)
             self.touch(partition)
@@ -346,6 +349,7 @@ class Upkeep:
         def looked_up(_error: Exception | None) -> None:
             self.touch(partition)
             if partition.when_idle is not None or partition.cutting is not None:
+                partition.log.not_retained(retention)
                 return
             log_start = partition.log.log_start
             removal = partition.log.retained(retention)

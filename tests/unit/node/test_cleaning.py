@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.commitlog import Cleaning, Survey
 from penstock.messages import AlterStreamRequest, SetIntakeRequest
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import Fault, Kind, Operation, no_faults, nth
 from tests.unit.node.harness import Broker, Executed
 
 FOLDER = "streams/00000004-orders/0"
@@ -277,3 +277,48 @@ def test_a_stream_that_is_deleted_while_it_waits_for_a_survey(with_second: Broke
     assert broker.notices == []
     assert sum("-orders/" in path and path.endswith(".1.arrows") for path in broker.memory.files()) == 4
     broker.stop()
+
+
+def test_a_merge_that_failed_is_done_once_the_disk_takes_it() -> None:
+    broker = grown()
+    wanted = broker.read("orders")
+    before = segments(broker)
+    refused = 0
+
+    def plan(operation: Operation) -> Fault | None:
+        nonlocal refused
+        if operation.kind is not Kind.WRITE or not operation.path.endswith(".cleaned"):
+            return None
+        refused += 1
+        return Fault(errno.ENOSPC)
+
+    broker.vfs.plan = plan
+    go_on(broker, 10 * 60_000)
+    assert 3 <= refused <= 5, "it is tried less and less often"
+    assert segments(broker) == before
+    broker.vfs.plan = no_faults
+    go_on(broker, 10 * 60_000)
+    assert set(segments(broker)) == {before[-1], *(f"{name}.1" for name in before[:-1])}
+    assert broker.read("orders") == wanted
+    assert len(broker.notices) == 1
+
+
+def test_old_files_that_could_not_be_removed_go_later() -> None:
+    broker = grown()
+    wanted = broker.read("orders")
+    before = segments(broker)
+    refused = 0
+
+    def plan(operation: Operation) -> Fault | None:
+        nonlocal refused
+        refused += operation.kind is Kind.REMOVE
+        return Fault(errno.EIO) if operation.kind is Kind.REMOVE else None
+
+    broker.vfs.plan = plan
+    go_on(broker, 3 * 60_000)
+    assert len(segments(broker)) > len(before)
+    assert 3 <= refused <= 8
+    broker.vfs.plan = no_faults
+    go_on(broker, 10 * 60_000)
+    assert set(segments(broker)) == {before[-1], *(f"{name}.1" for name in before[:-1])}
+    assert broker.read("orders") == wanted
