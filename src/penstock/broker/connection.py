@@ -40,7 +40,7 @@ from penstock.broker.connection_owner import ConnectionOwner
 from penstock.broker.greeting import Greeting
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
-from penstock.broker.shared_budget import Waiting
+from penstock.broker.shared_budget import UsersBudget, Waiting
 from penstock.broker.transport import HandshakeError, Transport
 from penstock.broker.watch import Watch
 from penstock.messages import (
@@ -101,8 +101,9 @@ class Connection:
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
         self.greeting = Greeting(owner.guard, overload)
         self._overload = overload
-        self._buffers = owner.buffers
-        self._output = Output(transport, owner.buffers, owner.files, elapsed_us)
+        self._buffers = UsersBudget(owner.buffers)
+        self._files = UsersBudget(owner.files)
+        self._output = Output(transport, self._buffers, self._files, elapsed_us)
         self._cipher: FrameCipher | None = None  # from a broker's login on
         self._closing = False  # no more requests; closed once the output is written
         self._shut = False
@@ -294,6 +295,8 @@ class Connection:
         if answer is not None:
             self._send_response(caller, answer, None)
             self._cipher = greeting.cipher  # that answer was the last in clear
+            if self.who is not None:
+                self._count_for(sharer_of(self.who))
             self._owner.login_answered(self)
             return
         try:
@@ -310,13 +313,20 @@ class Connection:
         self.open_requests[frame.correlation_id] = caller
         self._owner.request_received(caller, request, frame.raw)
 
+    def _count_for(self, user: str) -> None:
+        """What it holds is that user's from now on."""
+        assert not self._reserved_bytes  # a whole frame has just been taken
+        assert self._waiting is None
+        self._buffers, self._files = self._buffers.of(user), self._files.of(user)
+        self._output.use(self._buffers, self._files)
+
     def _introduced(self, broker_id: BrokerId) -> None:
         """The other side is a broker, as it says."""
         if self.broker_id is None:
             assert not self._reserved_bytes  # a whole frame has just been taken
             self.greeting.broker_id = broker_id
-            self._buffers = self._owner.peer_buffers
-            self._output.use(self._buffers)
+            self._buffers = UsersBudget(self._owner.peer_buffers)
+            self._output.use(self._buffers, self._files)
             with contextlib.suppress(OSError):  # it has gone already; that shows
                 watch_peer(self.transport.sock)
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.base import limits
-from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.shared_budget import SharedBudget, UsersBudget
 from penstock.broker.transport import Transport
 from penstock.node.step import Extent
 from penstock.vfs import File
@@ -102,7 +102,11 @@ class Output:
     """One connection's queue. See the module's rules."""
 
     def __init__(
-        self, transport: Transport, buffers: SharedBudget, files: SharedBudget, elapsed_us: Callable[[], int]
+        self,
+        transport: Transport,
+        buffers: SharedBudget | UsersBudget,
+        files: SharedBudget | UsersBudget,
+        elapsed_us: Callable[[], int],
     ) -> None:
         self.waiting_bytes = 0  # in memory and in files
         self.cold: Cold | None = None
@@ -112,6 +116,7 @@ class Output:
         self._elapsed_us = elapsed_us
         self._queue: deque[_Memory | _Range] = deque()
         self._held_bytes = 0  # in memory
+        self._held_files = 0
         self._window_start_us = 0  # the client must have taken enough from here on
         self._window_bytes = 0
 
@@ -177,6 +182,7 @@ class Output:
         except BaseException:
             self._files.give(1)
             raise
+        self._held_files += 1
         return _Range(extent, _Opened(file), extent.position, extent.length)
 
     def _enqueue(self, part: _Memory | _Range) -> None:
@@ -185,11 +191,13 @@ class Output:
         self._queue.append(part)
         self.waiting_bytes += part.size_bytes if isinstance(part, _Memory) else part.length
 
-    def use(self, buffers: SharedBudget) -> None:
-        """From now on what is held in memory comes out of these; they have room for what is held now."""
+    def use(self, buffers: SharedBudget | UsersBudget, files: SharedBudget | UsersBudget) -> None:
+        """From now on what is held comes out of these; they have room for what is held now."""
         buffers.take_anyway(self._held_bytes)
         self._buffers.give(self._held_bytes)
-        self._buffers = buffers
+        files.take_anyway(self._held_files)
+        self._files.give(self._held_files)
+        self._buffers, self._files = buffers, files
 
     # Writing
 
@@ -337,6 +345,7 @@ class Output:
         if not opened.users:
             with contextlib.suppress(OSError):  # it was only read
                 opened.file.close()
+            self._held_files -= 1
             self._files.give(1)
 
 

@@ -12,7 +12,6 @@ from functools import partial
 
 import msgspec
 
-from penstock.access.handshake import sharer_of
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
@@ -90,7 +89,7 @@ class Storing:
                 raise RemoteError(ErrorCode.NOT_YET, text)
 
         check = CheckAppend(raw, rules, _producer_of(request), look=look)
-        self.appends.add(caller, partition.key, check, sharer_of(self._access.who))
+        self.appends.add(caller, partition.key, check, self._access.sharer)
 
     def _append_at(self, caller: Hashable, request: AppendAtRequest, raw: bytes | memoryview, now: Now) -> None:
         """Whichever partition its keys belong to: what lay there once may have been left when others were added."""
@@ -103,7 +102,7 @@ class Storing:
             self._outbox.reply(caller, response)
 
         check = CheckAppend(raw, rules, keeps_numbers=True, look=look)
-        self.appends.add(Inside(heard), partition.key, check, sharer_of(self._access.who))
+        self.appends.add(Inside(heard), partition.key, check, self._access.sharer)
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
         """It is stored as any other; what the stream that it is for does not take is refused here already."""
@@ -120,7 +119,7 @@ class Storing:
             self._outbox.reply(caller, response)
 
         check = CheckAppend(raw, rules, is_staged=True, look=look)
-        self.appends.add(Inside(heard), partition.key, check, sharer_of(self._access.who))
+        self.appends.add(Inside(heard), partition.key, check, self._access.sharer)
 
     def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
         partition = self._replicas.partitions[key]

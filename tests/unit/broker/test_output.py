@@ -137,12 +137,15 @@ def test_what_is_dropped_gives_everything_back(sending: Sending) -> None:
 
 def test_what_is_held_moves_to_the_buffers_that_are_used_from_now_on(sending: Sending) -> None:
     assert add_payload(sending.output, b"head", b"body")
-    others = SharedBudget(1_000)
-    sending.output.use(others)
+    assert add_payload(sending.output, b"", sending.extent("a", 0, 3))
+    others, files = SharedBudget(1_000), SharedBudget(10)
+    sending.output.use(others, files)
     assert add_payload(sending.output, b"", b"more")
-    assert (sending.buffers.used, others.used) == (0, 12)
-    assert sending.sent() == b"headbodymore"
-    assert (sending.buffers.used, others.used) == (0, 0)
+    assert (sending.buffers.used, others.used, sending.files.used, files.used) == (0, 12, 0, 1)
+    sent = sending.sent()
+    assert sent.startswith(b"headbody")
+    assert sent.endswith(b"more")
+    assert (sending.buffers.used, others.used, sending.files.used, files.used) == (0, 0, 0, 0)
 
 
 class Encrypted(Sending):

@@ -10,6 +10,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
+    AppendRequest,
     ChangeRulesRequest,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
@@ -22,7 +23,7 @@ from penstock.messages import (
     OffsetsStreamResponse,
     TruncateRequest,
 )
-from tests.unit.node.harness import Broker
+from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.test_access import asking, stream_id, user
 from tests.unit.node.test_offsets import again
 
@@ -180,3 +181,26 @@ def test_one_user_does_not_take_all_places_of_truncations(broker, monkeypatch) -
     with asking(broker, "eve"):
         assert broker.request(request) in broker.open_requests
     broker.settle()
+
+
+def test_one_user_does_not_take_all_room_for_appends() -> None:
+    batch = bytes(batch_of([("p0", None, b"x" * 100, None)]))
+    broker = Broker(partition_in_flight_bytes_max=4 * len(batch)).start()
+    broker.create("p0", "p0")
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    with asking(broker, "ann"):
+        for name in ("bob", "eve"):
+            broker.request(user(name, Rule(Operation.APPEND, stream="p0")))
+        request = AppendRequest(stream_id=stream_id(broker, "p0"))
+    broker.disk_runs_at_once = False
+    with asking(broker, "bob"):
+        for _ in range(2):
+            assert broker.request(request, batch) in broker.open_requests
+        assert broker.refusal(request, batch).code == ErrorCode.OVERLOADED
+    with asking(broker, "eve"):
+        assert broker.request(request, batch) in broker.open_requests
+    with asking(broker, "ann"):
+        assert broker.request(request, batch) in broker.open_requests
+        assert broker.refusal(request, batch).code == ErrorCode.OVERLOADED
+    broker.settle()
+    assert not broker.open_requests
