@@ -14,10 +14,10 @@ from penstock.messages import Api
 from tests.broker_process import eventually, running_nats
 from tests.certificates import Authority
 from tests.extent import needs_time
+from tests.impostor import Impostor, challenge, done_at_once, wrong_signature
 from tests.integration.between import Between
 from tests.integration.clusters import ClusterProcesses, free_ports, running_cluster
 from tests.integration.guarded import PASSWORD, in_cluster
-from tests.integration.impostor import Impostor, challenge, done_at_once, wrong_signature
 
 LOGIN = {Api.HELLO, Api.AUTHENTICATE}
 

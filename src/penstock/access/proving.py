@@ -6,7 +6,7 @@ credentials holds one line: a token, an nkey seed (SU…), or USER:PASSWORD.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.access import nkeys, scram
@@ -18,10 +18,7 @@ from penstock.base import limits
 
 TOKEN_PREFIX = "pst_"
 
-PASSWORD_ITERATIONS = range(limits.PASSWORD_ITERATIONS_MIN, limits.PASSWORD_ITERATIONS_MAX + 1)
-"""Fewer, and who listens in the place of a broker has a password hashed so often only, and tries many."""
-
-TOKEN_ITERATIONS = range(1, 2)
+TOKEN_ITERATIONS = 1
 """A secret of 256 bits is not guessed."""
 
 
@@ -33,7 +30,7 @@ class Credentials:
     secret: str = field(repr=False)
     is_nkey: bool = False
     is_token: bool = False
-    iterations: Collection[int] = PASSWORD_ITERATIONS  # that whoever asks may ask for
+    iterations: int = limits.PASSWORD_ITERATIONS  # that a broker asks for, and no other number
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod

@@ -20,7 +20,6 @@ import hashlib
 import hmac
 import re
 import unicodedata
-from collections.abc import Collection
 from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode, RemoteError
@@ -108,8 +107,8 @@ class ScramServer:
 class ScramClient:
     """The other side. `salted` may be remembered by who is asked again with the same salt."""
 
-    def __init__(self, name: str, secret: str, nonce: str, *, iterations: Collection[int]) -> None:
-        """`iterations`: how many it takes, of whoever asks: more would only keep it busy, fewer tell the secret."""
+    def __init__(self, name: str, secret: str, nonce: str, *, iterations: int) -> None:
+        """`iterations`: no other number is taken. With fewer the proof is guessed sooner, more keep the client busy."""
         self._bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
         self._nonce = nonce
         self._secret = secret
@@ -125,9 +124,13 @@ class ScramClient:
         """(salt, iterations) that a challenge asks for. RemoteError unauthenticated: it is none."""
         fields = _fields(_text(challenge), "rsi")
         iterations = int(fields["i"]) if re.fullmatch(r"[0-9]{1,9}", fields["i"]) else 0
-        is_ours = fields["r"].startswith(self._nonce) and len(fields["r"]) > len(self._nonce)
-        if not is_ours or iterations not in self._iterations:
-            raise refused("the broker's challenge is none that this client answers")
+        if not fields["r"].startswith(self._nonce) or len(fields["r"]) == len(self._nonce):
+            raise refused("the broker's challenge is no answer to this login")
+        if iterations != self._iterations:
+            raise refused(
+                f"the broker asks for {fields['i'][:9]} iterations of the secret, and all brokers ask for "
+                f"{self._iterations}: whoever is there wants to guess it, or to keep this client busy"
+            )
         return _bytes(fields["s"]), iterations
 
     def prove(self, challenge: bytes, salted_secret: bytes | None = None) -> bytes:

@@ -37,7 +37,7 @@ class ClusterSecret:
 
     def credentials(self, own: BrokerId, to: BrokerId) -> Credentials:
         """For one broker to log in to another; no other number of iterations is taken than all brokers have."""
-        only = (limits.CLUSTER_SECRET_ITERATIONS,)
+        only = limits.CLUSTER_SECRET_ITERATIONS
         name = f"{BROKER}/{own}/{to}"
         return Credentials(name, self._text, is_token=True, iterations=only, _salted=self._salted)
 

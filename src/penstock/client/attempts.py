@@ -7,7 +7,7 @@ says who was asked and what each said last.
 
 | what happens, or the broker says            | a repeatable request       | an append                |
 |---------------------------------------------|----------------------------|--------------------------|
-| no connection                               | refresh, next broker       | the same                 |
+| no connection, or a login that is none      | refresh, next broker       | the same                 |
 | the connection breaks                       | the same; alone: at once   | if sent `OutcomeUnknown` |
 | `not_leader`, and who is                    | that one, at once          | the same                 |
 | what a broker `REPEATS`                     | refresh, again             | the same                 |
@@ -16,6 +16,8 @@ says who was asked and what each said last.
 |                                             | again; else the caller's   |                          |
 | what it `ASKS_OTHERS` for                   | if any broker can answer,  | the caller's             |
 |                                             | up to two others           |                          |
+| `unauthenticated` in the login              | a second broker; if it     | the same                 |
+|                                             | says so, the caller's      |                          |
 | `unauthenticated`, after a new login, too   | the caller's               | the same                 |
 | anything else                               | the caller's               | the same                 |
 
@@ -147,8 +149,12 @@ class Attempts:
         """There is no connection to that broker: Unavailable, TimedOut, or what it said instead of hello."""
         self._view.failed(address, now_s)
         is_foreign = isinstance(error, RemoteError) and error.code not in AGAIN
-        is_unknown = isinstance(error, RemoteError) and error.code == ErrorCode.UNAUTHENTICATED
-        if is_unknown or (is_foreign and not self._view.is_cluster):  # another one does not know us either
+        if isinstance(error, RemoteError) and error.code == ErrorCode.UNAUTHENTICATED:
+            if self._view.is_cluster and not self._cannot:
+                self._cannot.append(error)  # it may be no broker at all: a second one is asked before it is believed
+            else:
+                self._final = error
+        elif is_foreign and not self._view.is_cluster:
             self._final = error
         self._note(address, error)
         self._unreachable.add(address)

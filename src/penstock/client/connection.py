@@ -49,6 +49,10 @@ class ConnectionLost(Unavailable):
         self.sent = sent
 
 
+class NotProven(Unavailable):
+    """What listens there fails in its login, or lies: it is not the broker that is meant, or a broken one."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """See the module. Made by `open_connection`."""
 
@@ -100,7 +104,11 @@ class Connection(asyncio.BufferedProtocol):
         return await self._ready
 
     async def log_in(self, credentials: Credentials, hello: HelloResponse, deadline_s: float) -> HelloResponse:
-        """Prove who is here; what the broker tells then. RemoteError unauthenticated; OperationalError: a bad seed."""
+        """Prove who is here; what the broker tells then.
+
+        RemoteError unauthenticated: it refuses. NotProven: it does not prove that it knows this user, or says what is
+        no part of a login. OperationalError: a bad seed.
+        """
         login = credentials.proof(lambda: secrets.token_urlsafe(24))
         data = login.first()
         while True:
@@ -108,7 +116,10 @@ class Connection(asyncio.BufferedProtocol):
             assert isinstance(answer, AuthenticateResponse)
             # Of a password a proof takes a tenth of a second and more.
             take = partial(login.take, answer.data, is_done=answer.is_done)
-            following = await self._loop.run_in_executor(None, take)
+            try:
+                following = await self._loop.run_in_executor(None, take)
+            except RemoteError as error:
+                raise NotProven(f"the broker at {self.server} fails in its login: {error.message}") from None
             if following is None:
                 return msgspec.structs.replace(hello, cluster_id=answer.cluster_id, nats_urls=answer.nats_urls)
             data = following

@@ -22,7 +22,15 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.client.attempts import Ask, Attempts, Doubt, GiveUp, Pause, Refresh
 from penstock.client.cluster import ClusterView
-from penstock.client.connection import Connection, ConnectionLost, Dialling, Raw, open_connection, uninitialised
+from penstock.client.connection import (
+    Connection,
+    ConnectionLost,
+    Dialling,
+    NotProven,
+    Raw,
+    open_connection,
+    uninitialised,
+)
 from penstock.client.connections import Connections
 from penstock.client.credentials import Show
 from penstock.client.errors import TimedOut, Unauthenticated, Unavailable
@@ -111,6 +119,7 @@ class Link:
         self._name = name
         self._version = version
         self._connections = Connections(self._open, lambda: self.view.is_cluster)
+        self._distrusted: dict[str, tuple[float, str]] = {}  # until when, by address, and why: it lied in its login
         self._home = servers[0]
         self._hellos: dict[BrokerId, HelloResponse] = {}  # the latest last
         self._hello: HelloResponse | None = None
@@ -374,8 +383,20 @@ class Link:
     async def _open(self, address: str, deadline_s: float) -> Connection:
         self._check_open()
         attempt_s = _CLUSTER_ATTEMPT_S_MAX if self.view.is_cluster else _ATTEMPT_S_MAX
-        attempt_end_s = min(deadline_s, asyncio.get_running_loop().time() + attempt_s)
-        connection, hello = await self._greet(address, attempt_end_s)
+        now_s = asyncio.get_running_loop().time()
+        attempt_end_s = min(deadline_s, now_s + attempt_s)
+        if (distrusted := self._distrusted.get(address)) is not None:
+            until_s, text = distrusted
+            if now_s < until_s:
+                raise NotProven(text)
+            del self._distrusted[address]
+        try:
+            connection, hello = await self._greet(address, attempt_end_s)
+        except NotProven as error:
+            if len(self._distrusted) >= limits.CLIENT_BROKERS_MAX:
+                del self._distrusted[next(iter(self._distrusted))]
+            self._distrusted[address] = (asyncio.get_running_loop().time() + limits.CLIENT_DISTRUST_S, str(error))
+            raise
         try:
             self._check_open()
             self.view.greeted(address, hello)

@@ -11,7 +11,7 @@ from itertools import cycle
 from typing import Self
 
 from penstock.access.scram import ScramServer, verifier_of
-from penstock.base.errors import RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
     Api,
@@ -30,6 +30,7 @@ from tests.certificates import Pair
 
 Lie = Callable[[AuthenticateRequest], AuthenticateResponse]
 
+_GUESSED = verifier_of("guessed", b"salt" * 4, 1)
 _NOTHING = base64.b64encode(bytes(32))
 
 
@@ -40,22 +41,27 @@ def done_at_once(request: AuthenticateRequest) -> AuthenticateResponse:
 
 def challenge(request: AuthenticateRequest, iterations: int = 10_000) -> AuthenticateResponse:
     """One more, whatever came: of a secret that is guessed."""
-    verifier = verifier_of("guessed", b"salt" * 4, 1)._replace(iterations=iterations)
+    verifier = _GUESSED._replace(iterations=iterations)
     with suppress(RemoteError):
         return AuthenticateResponse(data=ScramServer("m" * 24).challenge(request.data, verifier))
     return AuthenticateResponse(data=b"r=" + b"m" * 24 + b",s=c2FsdA==,i=%d" % iterations)
 
 
-def wrong_signature(request: AuthenticateRequest) -> AuthenticateResponse:
+def wrong_signature(request: AuthenticateRequest, iterations: int = 10_000) -> AuthenticateResponse:
     """A challenge, then a signature that is none."""
     if request.data.startswith(b"n,,"):
-        return challenge(request)
+        return challenge(request, iterations)
     return AuthenticateResponse(data=b"v=" + _NOTHING, is_done=True)
 
 
 def malformed(request: AuthenticateRequest) -> AuthenticateResponse:
     """What is no message of SCRAM."""
     return AuthenticateResponse(data=b"hello")
+
+
+def never_heard_of(request: AuthenticateRequest) -> AuthenticateResponse:
+    """As if the secret were wrong."""
+    raise RemoteError(ErrorCode.UNAUTHENTICATED, "the name or the secret is wrong")
 
 
 class Impostor:
@@ -95,6 +101,11 @@ class Impostor:
         async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(lambda: self.came >= count)
 
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return f"127.0.0.1:{self.port}"
+
     async def has_logins(self, count: int) -> None:
         """Once so many were begun."""
         async with asyncio.timeout(60), self._changed:
@@ -122,8 +133,12 @@ class Impostor:
     async def _hear(self, frame: Frame, writer: asyncio.StreamWriter, lie: Lie) -> None:
         self.heard.add(frame.api)
         request = decode_request(frame)
-        if (answer := self._answer(request, lie)) is not None:
-            writer.write(encode_answer(frame, answer))
+        try:
+            answer = self._answer(request, lie)
+        except RemoteError as error:
+            writer.write(encode_answer(frame, error))
+        else:
+            writer.write(encode_answer(frame, answer) if answer is not None else b"")
         if frame.api == Api.AUTHENTICATE:
             async with self._changed:
                 self.logins += 1
