@@ -29,6 +29,7 @@ class RunningNats:
 
     def __init__(self, folder: Path, config: str) -> None:
         self.port = 0
+        self.leaf_port = self.mqtt_port = 0  # where the config has such listeners
         self.process: asyncio.subprocess.Process | None = None
         self._config_file = folder / "server.conf"
         self._config_file.write_text(config)
@@ -50,9 +51,10 @@ class RunningNats:
                 line = await self.process.stderr.readline()
                 assert line, f"nats-server stopped: {said.decode()}"
                 said += line
-        found = re.search(rb"Listening for client connections on 127.0.0.1:(\d+)", said)
-        assert found is not None
-        self.port = int(found.group(1))
+        ports = dict(re.findall(rb"Listening for (\w+) \w+ on \S*127\.0\.0\.1:(\d+)", said))
+        self.port = int(ports[b"client"])
+        self.leaf_port = int(ports.get(b"leafnode", 0))
+        self.mqtt_port = int(ports.get(b"MQTT", 0))
         self._log = asyncio.create_task(self._drop_log())
 
     async def _drop_log(self) -> None:

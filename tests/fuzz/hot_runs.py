@@ -53,6 +53,8 @@ def _frames(modules: Modules, data: bytes, cut: int) -> tuple[list[Any], object]
     found = []
     position = 0
     skip = 2 + cut % 11 if cut % 5 == 1 else 0  # the rest of a message that was too large
+    if cut % 5 == 2:
+        skip = -1 - cut % 3  # the rest of a line that is not understood
     for end in sorted({len(data) * cut // 256, len(data)}):
         sink = module.Frames(skip)
         found.append(sink)
@@ -67,7 +69,8 @@ def _frames(modules: Modules, data: bytes, cut: int) -> tuple[list[Any], object]
 
 def _seen(sink: Any) -> object:
     groups = {sid: (_rows(group), list(map(tuple, group.too_large))) for sid, group in sink.groups.items()}
-    return groups, sink.lines, sink.needed_bytes, sink.skip_bytes
+    counted = sink.skipped, sink.skipped_line, sink.unanswerable
+    return groups, sink.lines, sink.needed_bytes, sink.skip_bytes, counted
 
 
 def _rows(group: Any) -> object:

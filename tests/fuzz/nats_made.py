@@ -16,6 +16,11 @@ _VALUES = (
     "AP8", "====", "k", "", " k ", "é", "x" * 300, "9" * 40, "1 2", "x",
 )  # fmt: skip
 _SUBJECTS = (b"a.b", b"orders.x", b"a", "größe.→".encode(), b"$JS.API.x", b"_INBOX.x.1", b"x" * 200, b"a..b", b"a.*")
+_SUBJECTS_ODD = (
+    b"a\rb", b"\r", b"a\nb", b"a\r\nPING\r\n", b"1\r\nMSG", b"a\tb", b"\0", b"$SYS.ACCOUNT.my account.CONNECT", b"",
+    b"x" * 70_000, b"a" * 4_089,
+)  # fmt: skip
+_SIZES_ODD = (b"0", b"000000005", b"5", b"", b"-1", b"+5", b"5 ", b"0000000000000000005", b"999999999")
 _REPLIES = (b"", b" ", b"_INBOX.r.7 ", b"r ", b"$JS.ACK.x ", b"a.* ", "é ".encode())
 _ERRORS = (
     b"'Unknown Protocol Operation'", b"'Authorization Violation'", b"'Stale Connection'", b"'Slow Consumer'",
@@ -45,8 +50,17 @@ def made_message(chance: Random, value_of: Callable[[Random], bytes] | None = No
     sizes = [len(block), len(block) + len(value)]
     if chance.random() < 0.03:
         sizes[int(chance.random() * 2)] = pick((0, 1, 65_536, 70_000_000, 2**31, 10**18, 10**30))
-    head = b"%b %b %d %b" % (b"HMSG" if block else b"MSG", pick(_SUBJECTS), pick((1, 1, 1, 2, 3)), pick(_REPLIES))
+    subject, reply = pick(_SUBJECTS), pick(_REPLIES)
+    if (odd := chance.random()) < 0.06:
+        subject = pick(_SUBJECTS_ODD)
+    elif odd < 0.12:
+        reply = pick(_SUBJECTS_ODD) + b" "
+    head = b"%b %b %d %b" % (b"HMSG" if block else b"MSG", subject, pick((1, 1, 1, 2, 3)), reply)
     length = b"%d %d" % tuple(sizes) if block else b"%d" % sizes[1]
+    if 0.12 <= odd < 0.14:
+        length = pick(_SIZES_ODD)
+    elif odd < 0.2:
+        length = length.rjust(9, b"0")
     return b"%b%b\r\n%b%b\r\n" % (head, length, block, value)
 
 

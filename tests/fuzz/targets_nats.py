@@ -5,7 +5,14 @@ from __future__ import annotations
 from random import Random
 
 from penstock.ingest.connect import Authentication
-from penstock.ingest.nats import NatsSession, SessionClosed, SessionState, TlsWanted
+from penstock.ingest.nats import (
+    MessagesSkipped,
+    NatsSession,
+    RepliesUnanswerable,
+    SessionClosed,
+    SessionState,
+    TlsWanted,
+)
 from tests import groups
 from tests.fuzz.nats_made import made_info, made_line, made_protocol
 from tests.fuzz.target import Cover, Modules, Target
@@ -40,6 +47,8 @@ def _fed(data: bytes, flags: int, step: int) -> tuple[list[object], dict[int, li
     """What comes of bytes that are read so many at a time; as a connection keeps what is not yet used."""
     session = _new(flags)
     events: list[object] = []
+    skipped: list[MessagesSkipped] = []
+    unanswerable = 0
     rows: dict[int, list[object]] = {}
     buffer, position = bytearray(), 0
     for begin in range(0, len(data), step):
@@ -50,11 +59,19 @@ def _fed(data: bytes, flags: int, step: int) -> tuple[list[object], dict[int, li
         position = received.position
         for sid, group in received.groups.items():
             rows.setdefault(sid, []).extend(groups.messages(group))
-        events += received.events
+        for event in received.events:
+            if isinstance(event, MessagesSkipped):
+                skipped.append(event)
+            elif isinstance(event, RepliesUnanswerable):
+                unanswerable += event.count
+            else:
+                events.append(event)
         if session.state is SessionState.TLS:
             session.tls_established()
         if session.state is SessionState.CLOSED:
             break
+    if session.state is not SessionState.CLOSED:  # how many of them came in one read does not matter
+        events += [sum(one.count for one in skipped), skipped[0].line if skipped else "", unanswerable]
     return events, rows, session.state, session.take_output()
 
 

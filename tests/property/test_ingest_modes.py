@@ -102,15 +102,16 @@ def scanned(mode: Any, data: bytes, start: int, end: int, skip_bytes: int) -> tu
     frames = mode("scan").Frames(skip_bytes)
     result = hot_modes.outcome(mode("scan").scan, data, start, end, frames)
     groups = {sid: (parts(group), list(group.too_large)) for sid, group in frames.groups.items()}
-    return result, groups, frames.lines, frames.needed_bytes, frames.skip_bytes
+    counted = (frames.skipped, frames.skipped_line, frames.unanswerable)
+    return result, groups, frames.lines, frames.needed_bytes, frames.skip_bytes, counted
 
 
 @st.composite
 def whole_frames(draw: st.DrawFn) -> bytes:
     out = b""
     for subject, reply, headers, value in draw(MESSAGES):
-        name = bytes(byte for byte in subject if byte not in b" \t\n") or b"x"
-        middle = b"" if reply is None else reply + b" "
+        name = subject.replace(b" ", b"") or b"x"
+        middle = b"" if reply is None else draw(st.sampled_from((b"", b"", b"", b"x ", b" "))) + reply + b" "
         sid = draw(st.integers(1, 3))
         if headers is None:
             out += b"MSG %b %d %b%d\r\n%b\r\n" % (name, sid, middle, len(value), value)
@@ -120,12 +121,12 @@ def whole_frames(draw: st.DrawFn) -> bytes:
     return out
 
 
-@given(whole_frames() | FRAMES, st.integers(0, 400), st.binary(max_size=3), st.integers(-2, 60), st.integers(0, 9))
+@given(whole_frames() | FRAMES, st.integers(0, 400), st.binary(max_size=3), st.integers(-2, 60), st.integers(-3, 9))
 @settings(max_examples=examples(400))
 def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) -> None:
     at %= len(data) + 1
     damaged = data[:at] + damage + data[at + len(damage) :]
-    skip_bytes = skip_bytes if skip_bytes >= 2 else 0
+    skip_bytes = 0 if 0 <= skip_bytes < 2 else skip_bytes
     compiled, plain = in_both(lambda mode: scanned(mode, damaged, 0, len(damaged) - cut, skip_bytes))
     assert compiled == plain
 

@@ -26,7 +26,23 @@ def _messages(draw: st.DrawFn) -> bytes:
     return b"HMSG %b %d %b%d %d\r\n%b%b\r\n" % (subject, sid, middle, len(headers), total, headers, value)
 
 
-_frames = st.lists(_messages() | st.sampled_from([b"PING\r\n", b"+OK\r\n"]), max_size=12).map(b"".join)
+@st.composite
+def _strange_messages(draw: st.DrawFn) -> bytes:
+    """With a line that is not understood: anything between its fields, and line ends in the subject."""
+    subject = draw(st.binary(min_size=1, max_size=12).filter(lambda name: b" " not in name))
+    rest = draw(st.lists(st.sampled_from([b"", b"r", b"1", b"x\ty", b"+", b"|"]), max_size=4))
+    value = draw(st.binary(max_size=40))
+    return b"%b %b %b%d\r\n%b\r\n" % (
+        draw(st.sampled_from([b"MSG", b"HMSG"])),
+        subject,
+        b"".join(b"%b " % field for field in (draw(st.sampled_from([b"1", b"2", b"0", b""])), *rest)),
+        len(value),
+        value,
+    )
+
+
+_lines = st.sampled_from([b"PING\r\n", b"+OK\r\n"])
+_frames = st.lists(_messages() | _strange_messages() | _lines, max_size=12).map(b"".join)
 
 Rows = dict[int, list[tuple[bytes, bytes | None, bytes | None, bytes]]]
 
@@ -36,25 +52,28 @@ def _add(rows: Rows, groups: dict[int, Group]) -> None:
         rows.setdefault(sid, []).extend(messages(group))
 
 
-def _scan_in_pieces(data: bytes, cuts: list[int]) -> tuple[Rows, list[bytes], int, bool]:
-    """Rows, lines, bytes consumed and whether it was nonsense, when `data` comes cut at `cuts`."""
+def _scan_in_pieces(data: bytes, cuts: list[int]) -> tuple[Rows, list[bytes], int, tuple[int, int, int]]:
+    """Rows, lines, bytes consumed (-1: it was nonsense) and what was counted, when `data` comes cut at `cuts`."""
     rows: Rows = {}
     lines: list[bytes] = []
     position = 0
-    needed = 0
+    needed = skip_bytes = skipped = unanswerable = 0
     for end in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
         if end - position < needed:
             continue
-        frames = Frames()
+        frames = Frames(skip_bytes)
         try:
             position = scan(data, position, end, frames)
         except ProtocolError:
-            _add(rows, frames.groups)
-            return rows, lines + frames.lines, -1, True
-        needed = frames.needed_bytes
+            position = -1
+        skip_bytes, needed = frames.skip_bytes, frames.needed_bytes
+        skipped += frames.skipped
+        unanswerable += frames.unanswerable
         _add(rows, frames.groups)
         lines += frames.lines
-    return rows, lines, position, False
+        if position < 0:
+            return rows, lines, position, (skipped, unanswerable, 0)
+    return rows, lines, position, (skipped, unanswerable, skip_bytes)
 
 
 @given(_frames, st.lists(st.integers(0, 2000), max_size=30))

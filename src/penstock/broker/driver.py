@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
@@ -29,7 +30,13 @@ from penstock.broker.status import complete_status
 from penstock.broker.tls import ServerTls
 from penstock.broker.tracing import Tracing
 from penstock.hot.group import Group
-from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
+from penstock.ingest.nats import (
+    BarrierReached,
+    MessagesSkipped,
+    RepliesUnanswerable,
+    ServerComplaint,
+    SubscriptionRefused,
+)
 from penstock.messages import JoinResponse, Request, Response, StatusResponse
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.node import Node
@@ -100,6 +107,8 @@ class Driver:
         self.reading_paused = False  # since too much is in flight
         self.reconnects = 0  # of connections to NATS that were lost
         self.complained = 0
+        self.messages_skipped = 0
+        self.unanswerable = 0
         self.last_complaint = ""
         self.link_since_us: int | None = None  # NATS is connected, by the calendar
         self._stopping = False  # requests are refused
@@ -177,13 +186,25 @@ class Driver:
                 self._node.refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
             self._complain(event, now)
+        elif isinstance(event, MessagesSkipped):
+            self.messages_skipped += event.count
+            text = f"a message from nats-server is not understood and not stored; it begins with {event.line!r}"
+            self._warn("skipped", text, now)
+        elif isinstance(event, RepliesUnanswerable):
+            self.unanswerable += event.count
+            text = "a publisher gets no ack: its reply subject is over %d bytes long or has a carriage return in it"
+            self._warn("unanswerable", text % limits.NATS_REPLY_BYTES_MAX, now)
         self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
         self.complained += 1
         self.last_complaint = event.text
-        if (line := self._complaints.line(event.kind.name, event.text, now.elapsed_us)) is not None:
-            _log.warning("nats-server complains: %s", line)
+        self._warn(event.kind.name, f"nats-server complains: {event.text}", now)
+
+    def _warn(self, kind: str, text: str, now: Now) -> None:
+        """Log what others can cause, at most one line of a kind in a while."""
+        if (line := self._complaints.line(kind, text, now.elapsed_us)) is not None:
+            _log.warning("%s", line)
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A client asks for something."""

@@ -28,6 +28,12 @@ NATS_DISCONNECTS = Metric("penstock_nats_disconnects_total", _COUNTER, "Connecti
 NATS_ANSWERS_DROPPED = Metric(
     "penstock_nats_answers_dropped_total", _COUNTER, "Acks and refusals that nats-server did not take in time."
 )
+NATS_MESSAGES_SKIPPED = Metric(
+    "penstock_nats_messages_skipped_total", _COUNTER, "Messages from nats-server that were not understood nor stored."
+)
+NATS_UNANSWERABLE = Metric(
+    "penstock_nats_unanswerable_total", _COUNTER, "Messages without an ack: nats-server refuses their reply subjects."
+)
 NATS_PAUSED = Metric("penstock_nats_reading_paused", _GAUGE, "1 where nothing is read: too much is in flight.")
 NATS_WRITE_BYTES = Metric("penstock_nats_write_buffer_bytes", _GAUGE, "Bytes that nats-server has not taken yet.")
 CONNECTIONS = Metric("penstock_connections", _GAUGE, "Connections over the socket API.", ("of",))
@@ -74,7 +80,8 @@ TRACES_DROPPED = Metric(
 METRICS = (
     BUILD_INFO, READY, CPU_SECONDS, RESIDENT_BYTES, OPEN_FILES, OPEN_FILES_MAX, START_SECONDS, LOOP_LAG_SECONDS,
     DISK_ANSWERS, DISK_FREE_BYTES, DISK_SIZE_BYTES, DISK_WORK, NATS_CONNECTED, NATS_DISCONNECTS, NATS_ANSWERS_DROPPED,
-    NATS_PAUSED, NATS_WRITE_BYTES, CONNECTIONS, CONNECTIONS_MAX, BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
+    NATS_MESSAGES_SKIPPED, NATS_UNANSWERABLE, NATS_PAUSED, NATS_WRITE_BYTES, CONNECTIONS, CONNECTIONS_MAX,
+    BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
     DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, CERTIFICATE_EXPIRES, FAILED_LOGINS,
     UNFINISHED_LOGINS, THROTTLED,
     SPANS_EXPORTED, SPANS_DROPPED, TRACES_DROPPED,

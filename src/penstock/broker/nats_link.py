@@ -13,7 +13,8 @@ that one socket read delivered.
 | LinkDown             | a connection that was up, or on the way, is lost                              |
 | ConnectFailed        | a server could not be reached or refused us; the next one is tried             |
 | BarrierReached       | a token of `barrier` is due; it survives a reconnect                          |
-| SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged | as the session says them               |
+| SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged,  | as the session says them               |
+| MessagesSkipped, RepliesUnanswerable                          |                                        |
 
 Several servers are tried in turn; when none of them answers, the next round waits from 250 ms up to 5 s, twice as long
 each time, less a random part so that not all brokers come back in the same moment.
@@ -40,11 +41,15 @@ from penstock.ingest.nats import (
     BarrierReached,
     InfoChanged,
     LameDuck,
+    MessagesSkipped,
     NatsSession,
+    RepliesUnanswerable,
     ServerComplaint,
+    SessionClosed,
     SessionEvent,
     SessionReady,
     SubscriptionRefused,
+    TlsWanted,
 )
 from penstock.node.step import Answers
 
@@ -89,7 +94,16 @@ class ConnectFailed:
 
 
 LinkEvent = (
-    LinkUp | LinkDown | ConnectFailed | BarrierReached | SubscriptionRefused | ServerComplaint | LameDuck | InfoChanged
+    LinkUp
+    | LinkDown
+    | ConnectFailed
+    | BarrierReached
+    | SubscriptionRefused
+    | ServerComplaint
+    | LameDuck
+    | InfoChanged
+    | MessagesSkipped
+    | RepliesUnanswerable
 )
 
 
@@ -382,7 +396,7 @@ class NatsLink:
                 self._confirmed()
             else:
                 self._reached(token)
-        elif isinstance(event, (InfoChanged, LameDuck, SubscriptionRefused, ServerComplaint)):
+        elif not isinstance(event, (TlsWanted, SessionClosed)):  # the attempt's business
             self._on_event(event)
 
     def _subscribe_again(self) -> None:

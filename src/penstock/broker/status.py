@@ -29,6 +29,8 @@ def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
         answers_dropped=link.answers_dropped,
         complaints=driver.complained,
         last_complaint=driver.last_complaint,
+        messages_skipped=driver.messages_skipped,
+        unanswerable=driver.unanswerable,
         gaps=status.nats.gaps,
     )
     damaged_frames = server.damaged_frames + driver.peers.damaged_frames

@@ -110,6 +110,12 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
     if nats.answers_dropped:
         count = output.count_text(nats.answers_dropped)
         shown["answers dropped"] = f"{count} of the acks and refusals made: nats-server did not take them in time"
+    if nats.messages_skipped:
+        count = output.count_text(nats.messages_skipped)
+        shown["messages skipped"] = f"{count} from nats-server that are not understood; the log shows how they begin"
+    if nats.unanswerable:
+        count = output.count_text(nats.unanswerable)
+        shown["without an ack"] = f"{count} messages whose reply subject is too long or has a carriage return in it"
     partitions = sum(state.partitions_by_state.values())
     states = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in state.partitions_by_state.items() if count

@@ -174,6 +174,9 @@ def _nats(asked: Sequence[Asked]) -> Iterator[Finding]:
                     f"{nats.last_complaint}",
                     "its NATS user may lack a permission: docs/how-to/nats-permissions.md",
                 )
+            if nats.messages_skipped:
+                text = f"broker {broker_id} did not understand {nats.messages_skipped} messages of nats-server"
+                yield warn(check, text, "they are not stored; its log shows how they begin")
             if (
                 nats.reconnects
                 and status.uptime_ms > _UPTIME_SHORT_MS

@@ -9,10 +9,15 @@ cdef Py_ssize_t _LINE_BYTES_MAX
 cdef Py_ssize_t _FRAME_BYTES_MAX
 cdef Py_ssize_t _PAYLOAD_BYTES_MAX
 cdef Py_ssize_t _HEADERS_BYTES_MAX
+cdef Py_ssize_t _REPLY_BYTES_MAX
+cdef Py_ssize_t _LINE_REST_BYTES
+cdef Py_ssize_t _IN_SUBJECT
+cdef Py_ssize_t _IN_REST
 cdef unsigned char _LF
 cdef unsigned char _CR
 cdef unsigned char _SPACE
 cdef unsigned char _ZERO
+cdef bytes _LINE_END
 cdef bytes _MSG
 cdef bytes _HMSG
 
@@ -22,6 +27,9 @@ cdef class Frames:
     cdef readonly list lines
     cdef readonly Py_ssize_t needed_bytes
     cdef readonly Py_ssize_t skip_bytes
+    cdef readonly Py_ssize_t skipped
+    cdef readonly bytes skipped_line
+    cdef readonly Py_ssize_t unanswerable
 
 cpdef Py_ssize_t scan(object buffer, Py_ssize_t start, Py_ssize_t end, Frames sink) except -1
 
@@ -33,6 +41,7 @@ cpdef Py_ssize_t scan(object buffer, Py_ssize_t start, Py_ssize_t end, Frames si
     position=Py_ssize_t,
     line_limit=Py_ssize_t,
     line_end=Py_ssize_t,
+    has_cr=bint,
     has_headers=bint,
     subject=Py_ssize_t,
     subject_end=Py_ssize_t,
@@ -63,13 +72,20 @@ cdef Py_ssize_t _scan(bytes data, Frames sink) except -1
     reply_end=Py_ssize_t,
     number=int64_t,
 )
-cdef (Py_ssize_t, Py_ssize_t, Py_ssize_t, int64_t, int64_t, int64_t) _fields(
-    bytes data, Py_ssize_t position, Py_ssize_t subject, Py_ssize_t line_end, bint has_headers
-) except *
+cdef inline (Py_ssize_t, Py_ssize_t, Py_ssize_t, int64_t, int64_t, int64_t) _fields(
+    bytes data, Py_ssize_t subject, Py_ssize_t line_end, bint has_headers
+) noexcept
+
+cdef bint _is_answerable(bytes data, Py_ssize_t reply, Py_ssize_t reply_end) noexcept
+
+cdef bint _takes_line(bytes data, Py_ssize_t position, Py_ssize_t line_end, Frames sink) except -1
+
+cdef Py_ssize_t _skip_strange(bytes data, Py_ssize_t position, Py_ssize_t subject, Frames sink) except -1
 
 @cython.locals(rest=Py_ssize_t, taken=Py_ssize_t, end=Py_ssize_t)
 cdef Py_ssize_t _skip(bytes data, Py_ssize_t position, Frames sink) except -1
 
-cdef bytes _other_line(bytes data, Py_ssize_t position, Py_ssize_t line_end)
+@cython.locals(line_end=Py_ssize_t, digits=Py_ssize_t, size=int64_t)
+cdef Py_ssize_t _skip_line(bytes data, Py_ssize_t position, Frames sink) except -1
 
 cdef Group _group(bytes data, int64_t sid, Frames sink)

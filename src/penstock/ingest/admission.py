@@ -287,6 +287,8 @@ def _unsupported(block: bytes | None) -> str:
     if block is None:
         return "this version of Penstock does not support one of the message's Nats- or Penstock- headers"
     names = ", ".join(name.decode("latin-1") for name in unsupported(block))
+    if len(names) > limits.REFUSAL_NAMES_CHARS_MAX:  # an answer over nats-server's max_payload ends our connection
+        names = f"{names[: limits.REFUSAL_NAMES_CHARS_MAX]}…"
     return f"this version of Penstock does not support {names}"
 
 

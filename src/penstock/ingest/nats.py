@@ -110,6 +110,21 @@ class ServerComplaint:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesSkipped:
+    """Messages that were not understood and are not stored. `line` is the beginning of the first one's control line."""
+
+    count: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepliesUnanswerable:
+    """Messages that get no answer: nats-server would end the connection because of their reply subjects."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionClosed:
     """The end of the session. Close the connection."""
 
@@ -125,6 +140,8 @@ SessionEvent = (
     | BarrierReached
     | SubscriptionRefused
     | ServerComplaint
+    | MessagesSkipped
+    | RepliesUnanswerable
     | SessionClosed
 )
 
@@ -179,7 +196,7 @@ class NatsSession:
         self._next_ping_ms = now_ms + ping_interval_ms
         self._silent_pings = 0
         self._lame_duck = False
-        self._skip_bytes = 0  # of a message that is too large are still to come
+        self._skip_bytes = 0  # see Frames
 
     def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
         """Take what buffer[start:end] holds. Never raises: nonsense is SessionClosed, after what came before it."""
@@ -198,7 +215,7 @@ class NatsSession:
             mistake = error
         if frames.lines or not was_ready:  # else it is messages only, as nearly always
             try:
-                if frames.groups and not was_ready:
+                if (frames.groups or frames.skipped) and not was_ready:
                     raise OperationalError("not NATS protocol: a message before any subscription")
                 for line in frames.lines:
                     self._line(line, events)
@@ -206,6 +223,10 @@ class NatsSession:
                     raise OperationalError("nats-server sent plain bytes after asking for TLS")
             except OperationalError as error:
                 mistake = error
+        if frames.skipped:
+            events.append(MessagesSkipped(frames.skipped, frames.skipped_line.decode("utf-8", "replace")))
+        if frames.unanswerable:
+            events.append(RepliesUnanswerable(frames.unanswerable))
         if mistake is not None:
             self._close(ErrorKind.PROTOCOL, str(mistake), events)
         return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)

@@ -78,6 +78,8 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     answers_dropped: Int64Field = 0  # of the acks and refusals made, those that nats-server did not take in time
     complaints: Int64Field = 0  # of nats-server about what the broker sent, such as acks that it may not publish
     last_complaint: str = ""
+    messages_skipped: Int64Field = 0  # from nats-server, not understood, not stored
+    unanswerable: Int64Field = 0  # messages whose reply subject nats-server would not let the broker publish to
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 

@@ -126,6 +126,7 @@ def test_versions_that_differ_are_named() -> None:
     [
         ({"state": "connecting", "last_error": "refused"}, Result.FAIL, "broker 2 is not connected: refused"),
         ({"complaints": 3, "last_complaint": "Permissions Violation"}, Result.WARN, "last: Permissions Violation"),
+        ({"messages_skipped": 4}, Result.WARN, "did not understand 4 messages"),
         ({"reconnects": 5}, Result.WARN, "has reconnected 5 times in 1h"),
     ],
 )

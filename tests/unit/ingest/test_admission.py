@@ -531,6 +531,13 @@ def test_a_quoted_name_is_never_taken_for_a_place_of_a_number() -> None:
     assert ack.body["error"]["description"].endswith("does not support Nats-\0")
 
 
+def test_a_refusal_quotes_so_much_and_no_more() -> None:
+    # nats-server ends our connection for an answer that is over its max_payload.
+    (ack,) = errors(admit(one(*(f"Nats-X{number}: 1" for number in range(3_000))), RULES, log_end=0))
+    assert ack.err_code == 10003
+    assert len(ack.body["error"]["description"]) < limits.REFUSAL_NAMES_CHARS_MAX + 100
+
+
 @pytest.mark.parametrize(
     ("subject", "headers", "value"),
     [

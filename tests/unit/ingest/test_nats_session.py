@@ -15,8 +15,10 @@ from penstock.ingest.nats import (
     BarrierReached,
     InfoChanged,
     LameDuck,
+    MessagesSkipped,
     NatsSession,
     Received,
+    RepliesUnanswerable,
     ServerComplaint,
     SessionClosed,
     SessionEvent,
@@ -25,7 +27,7 @@ from penstock.ingest.nats import (
     SubscriptionRefused,
     TlsWanted,
 )
-from tests.groups import values
+from tests.groups import replies, values
 
 
 def _info(**fields: Any) -> bytes:
@@ -289,6 +291,45 @@ def test_refused_subscriptions_are_named_in_the_order_made() -> None:
     [fourth] = _events(session, b"-ERR 'maximum subscriptions exceeded'\r\n")
     assert isinstance(fourth, SubscriptionRefused)
     assert session.state is SessionState.READY
+
+
+def test_a_message_that_is_not_understood_is_told_and_costs_nothing() -> None:
+    session = _ready()
+    session.subscribe(1, "a.>")
+    before, after = b"MSG a.x 1 1\r\nx\r\n", b"MSG a.y 1 1\r\ny\r\nPING\r\n"
+    strange = b"MSG $SYS.ACCOUNT.my own account.CONNECT 1  3\r\nxyz\r\n"
+    received = _receive(session, before + 2 * strange + after)
+    assert values(received.groups[1]) == [b"x", b"y"]
+    assert received.events == [MessagesSkipped(2, "MSG $SYS.ACCOUNT.my own account.CONNECT ")]
+    assert session.state is SessionState.READY
+    # A line of any length is passed over as it comes.
+    subject = b"s" * 3 * limits.NATS_CONTROL_LINE_BYTES_MAX
+    buffer = b""
+    events = []
+    line = b"MSG %b 1 r 2\r\nhi\r\n" % subject
+    for start in range(0, len(line), 30_000):
+        buffer += line[start : start + 30_000]
+        received = _receive(session, buffer)
+        buffer = buffer[received.position :]
+        events += received.events
+        assert len(buffer) < limits.NATS_CONTROL_LINE_BYTES_MAX
+    assert events == [MessagesSkipped(1, "MSG " + 36 * "s")]
+    assert (buffer, session.state) == (b"", SessionState.READY)
+
+
+def test_a_reply_subject_that_would_end_the_connection_is_told() -> None:
+    session = _ready()
+    session.subscribe(1, "a")
+    received = _receive(session, b"MSG a 1 r\rs 1\r\nx\r\nMSG a 1 r 1\r\ny\r\n")
+    assert replies(received.groups[1]) == [None, b"r"]
+    assert received.events == [RepliesUnanswerable(1)]
+
+
+@pytest.mark.parametrize("line", [b"PING\nPING", b"", b"MSG", b"HMSG", b"GET / HTTP/1.1"])
+def test_another_line_ends_the_session(line: bytes) -> None:
+    [event] = _events(_ready(), line + b"\r\n")
+    assert isinstance(event, SessionClosed)
+    assert event.kind is ErrorKind.PROTOCOL
 
 
 @pytest.mark.parametrize(
