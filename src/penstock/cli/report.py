@@ -194,6 +194,12 @@ def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> No
         # What the reason says then is that nobody leads it.
         is_state = "" if part.state == PartitionHealth.NO_LEADER else f" is {str(part.state).replace('_', ' ')}"
         console.print(cell(f"Stream {which if is_state else where_from}{is_state}: {part.state_reason}", "yellow"))
+    for one in part.followers:
+        if one.state:
+            state = str(one.state).replace("_", " ")
+            why = f": {one.state_reason}" if one.state_reason else ""
+            console.print()
+            console.print(cell(f"Stream {where_from} on broker {one.broker_id} is {state}{why}", "yellow"))
     if part.damage:
         console.print()
         console.print(cell(f"Damage in stream {where_from}: nothing was deleted", "bold red"))

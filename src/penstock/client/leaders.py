@@ -1,9 +1,9 @@
-"""What only leaders know of streams, and observers of themselves, put beside what the broker said that was asked.
+"""What only leaders know of streams, and some replicas of themselves, put beside what the broker said that was asked.
 
 Rules: any broker knows who leads a partition; what it holds is told by its leader, and how far the followers are by
-nobody else; how stale an observer may be, it knows itself. All leaders are asked at once, then all observers, and none
-is waited for longer than LEADERS_ASK_S: of one that does not answer, what is not known stays None. What is wrong with
-the copy of the broker that was asked is kept.
+nobody else; how stale an observer may be, and why a replica is not in sync, it knows itself. All leaders are asked at
+once, then all observers and those that are not in sync, and none is waited for longer than LEADERS_ASK_S: of one that
+does not answer, what is not known stays None. What is wrong with the copy of the broker that was asked is kept.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from operator import attrgetter
 import msgspec
 
 from penstock.base import limits
-from penstock.base.ids import PartitionKey, StreamId
+from penstock.base.ids import BrokerId, PartitionKey, StreamId
 from penstock.client.link import Link
-from penstock.messages import MetadataRequest, PartitionHealth, PartitionInfo, StreamInfo
+from penstock.messages import FollowerInfo, MetadataRequest, PartitionHealth, PartitionInfo, StreamInfo
 
 
 async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: float) -> list[StreamInfo]:
@@ -28,7 +28,7 @@ async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: 
             if _is_missed(part) and (address := link.address_of_leader(part)):
                 names.setdefault(address, {})[info.name] = None
     told = _of_leaders(info for infos in (await _asked(link, names, timeout_s)).values() for info in infos)
-    return await _told_by_observers(link, [_completed(info, told) for info in streams], timeout_s)
+    return await _told_by_followers(link, [_completed(info, told) for info in streams], timeout_s)
 
 
 async def _asked(link: Link, names: dict[str, dict[str, None]], timeout_s: float) -> dict[str, tuple[StreamInfo, ...]]:
@@ -39,36 +39,51 @@ async def _asked(link: Link, names: dict[str, dict[str, None]], timeout_s: float
     return {one: answer.streams for one, answer in zip(requests, answers, strict=True) if answer is not None}
 
 
-async def _told_by_observers(link: Link, streams: list[StreamInfo], timeout_s: float) -> list[StreamInfo]:
-    """With what observers say of themselves, where there are any."""
+def _asked_themselves(part: PartitionInfo) -> list[BrokerId]:
+    """Who tells of its own replica: observers, and those that are not in sync."""
+    return [*part.observers, *(one for one in part.replicas if one not in part.isr and one != part.leader_id)]
+
+
+async def _told_by_followers(link: Link, streams: list[StreamInfo], timeout_s: float) -> list[StreamInfo]:
+    """With what these say of themselves, where there are any."""
     names: dict[str, dict[str, None]] = {}
     for info in streams:
         for part in info.partitions:
-            for one in part.observers:
+            for one in _asked_themselves(part):
                 if (address := link.view.address_of(one)) is not None:
                     names.setdefault(address, {})[info.name] = None
     if not names:
         return streams
-    behind_us: dict[tuple[str, PartitionKey], int | None] = {}
+    told: dict[tuple[str, PartitionKey], PartitionInfo] = {}
     for address, infos in (await _asked(link, names, timeout_s)).items():
         for info in infos:
             for part in info.partitions:
-                behind_us[address, PartitionKey(info.stream_id, part.partition)] = part.behind_us
+                told[address, PartitionKey(info.stream_id, part.partition)] = part
 
-    def observed(info: StreamInfo, part: PartitionInfo) -> PartitionInfo:
+    def followed(info: StreamInfo, part: PartitionInfo) -> PartitionInfo:
         key = PartitionKey(info.stream_id, part.partition)
+        themselves = _asked_themselves(part)
         followers = [
-            msgspec.structs.replace(one, behind_us=behind_us.get((link.view.address_of(one.broker_id) or "", key)))
-            if one.broker_id in part.observers
+            _as_it_says(one, told.get((link.view.address_of(one.broker_id) or "", key)), part)
+            if one.broker_id in themselves
             else one
             for one in part.followers
         ]
         return msgspec.structs.replace(part, followers=tuple(followers))
 
     return [
-        msgspec.structs.replace(info, partitions=tuple(observed(info, part) for part in info.partitions))
+        msgspec.structs.replace(info, partitions=tuple(followed(info, part) for part in info.partitions))
         for info in streams
     ]
+
+
+def _as_it_says(follower: FollowerInfo, own: PartitionInfo | None, part: PartitionInfo) -> FollowerInfo:
+    if own is None:
+        return follower
+    behind_us = own.behind_us if follower.broker_id in part.observers else follower.behind_us
+    if own.state == PartitionHealth.ONLINE:
+        return msgspec.structs.replace(follower, behind_us=behind_us)
+    return msgspec.structs.replace(follower, behind_us=behind_us, state=own.state, state_reason=own.state_reason)
 
 
 def _is_missed(part: PartitionInfo) -> bool:

@@ -75,7 +75,12 @@ def _replicated(parts: Sequence[Part]) -> Iterator[Finding]:
                 text = f"{name} has {len(part.isr)} of {len(part.replicas)} copies in sync"
                 yield warn(check, text, f"look at broker {listed(missing)}: away, or slow")
             for follower in part.followers:
-                if follower.is_impeded:
+                if follower.state:
+                    state = follower.state.replace("_", " ")
+                    why = f": {follower.state_reason}" if follower.state_reason else ""
+                    text = f"the copy of {name} on broker {follower.broker_id} is {state}{why}"
+                    yield fail(check, text, _ADVICE.get(follower.state, _LOOK))
+                elif follower.is_impeded:
                     text = f"the copy of {name} on broker {follower.broker_id} takes nothing"
                     yield fail(check, text, "its disk is full, or has failed")
 

@@ -43,6 +43,7 @@ class PartitionHealth(StrEnum):
     STARTING = "starting"  # recovering, or its subscription is not confirmed yet
     NO_LEADER = "no_leader"  # nobody leads it, as far as the broker that answers can see: nothing is stored or acked
     FAILED = "failed"  # its log cannot be opened; nothing of it was touched
+    NOT_FOLLOWING = "not_following"  # a replica that is not in sync and gets nothing of its leader, or cannot take it
 
 
 class GapInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,10 @@ class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
     lag: Int64Field | None = None  # offsets that it is behind the leader's log end; None: not heard of in this epoch
     is_impeded: bool = False  # its log takes nothing: its disk is full, or has failed
     behind_us: Int64Field | None = None  # of an observer, as it says itself to a client that asks it; see PartitionInfo
+    # What one that is not in sync, or observes, says of its replica to a client that asks it. Empty: it is well, or was
+    # not asked, or has not answered.
+    state: str = ""
+    state_reason: str = ""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):

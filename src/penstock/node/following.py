@@ -120,6 +120,15 @@ class Follows:
         following = partition.following
         return None if following is None else self._fetchers[following.leader].listened_us
 
+    def trouble(self, partition: Partition) -> str:
+        """Why it gets nothing of its leader, or cannot take it; empty: it follows."""
+        following = partition.following
+        if following is None:
+            return ""
+        if self._fetchers[following.leader].unreachable_since_us is not None:
+            return f"broker {following.leader}, which leads it, does not answer this broker"
+        return following.trouble
+
     def flushed(self, partition: Partition) -> None:
         """More of its log is on the disk."""
         following = partition.following
@@ -258,13 +267,14 @@ class Follows:
             if error.truncate_to is not None:
                 # A copy: what came is given back meanwhile.
                 return following.overlaps(error.truncate_to), error.instead or bytes(data)
-            partition.tell(f"cannot follow broker {following.leader}: {error}", self._outbox)
-            fetcher.stall(following, now.elapsed_us)
+            trouble = f"cannot follow broker {following.leader}: {error}"
+            partition.tell(trouble, self._outbox)
+            fetcher.stall(following, now.elapsed_us, f"it {trouble}")
         except OperationalError as error:
             partition.tell(f"cannot follow: {error}", self._outbox)
             self._refused(partition, error)
             if partition.log.state is LogState.WRITABLE:  # else nothing comes of it before a restart
-                fetcher.stall(following, now.elapsed_us)
+                fetcher.stall(following, now.elapsed_us, f"it cannot follow: {error}")
         else:
             self._upkeep.moved(partition, partition.committed_end)
             self.free(partition)
@@ -331,7 +341,8 @@ class Follows:
             self._upkeep.cut_done(partition)
             if error is not None and log.state is LogState.WRITABLE:  # as it was before: it can be tried again
                 following.mended()
-                fetcher.stall(following, self._clock().elapsed_us)
+                why = f"it cannot be cut to agree with its leader: {error}"
+                fetcher.stall(following, self._clock().elapsed_us, why)
             else:
                 fetcher.proceed(following)
             self._settled(partition)

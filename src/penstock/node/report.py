@@ -119,7 +119,8 @@ class Report:
         if partition.cannot_lead:
             return PartitionHealth.STARTING, partition.cannot_lead
         if partition.following is not None:
-            return PartitionHealth.ONLINE, ""
+            trouble = "" if partition.following.is_in_sync else self._replicas.follows.trouble(partition)
+            return PartitionHealth.NOT_FOLLOWING if trouble else PartitionHealth.ONLINE, trouble
         if partition.leadership is None:
             return PartitionHealth.NO_LEADER, self._why_nobody(key)
         if partition.is_mute:

@@ -300,7 +300,8 @@ class Fetcher:
                     self._charge(following, news, now_us)
                 orders = following.news(news, made_us)
                 if orders.error:
-                    self.stall(following, now_us)
+                    why = f"broker {following.leader}, which leads it, does not let it follow: {orders.error}"
+                    self.stall(following, now_us, why)
                 out.append(Delivery(following, orders, position, position_end))
             position = position_end
         self.heard.answered(number, made_us, response.confirmed_us, is_all=response.is_all)
@@ -348,6 +349,7 @@ class Fetcher:
         if self._followings.get(key) is not following or not following.may_ask:
             return
         self._stalls.pop(key, None)
+        following.trouble = ""
         is_free = following.is_in_sync
         if (pace := self._paces.get(key)) is not None:
             log_end = following.log.log_end
@@ -359,11 +361,12 @@ class Fetcher:
             is_free = is_free or pace.is_free(log_end)
         (self._ready if is_free else self._catching_up)[key] = None
 
-    def stall(self, following: Following, now_us: int) -> None:
+    def stall(self, following: Following, now_us: int, why: str = "") -> None:
         """It cannot be done now: name the partition again later."""
         key = following.key
         if self._followings.get(key) is not following:
             return
+        following.trouble = why
         following.unasked()
         self._ready.pop(key, None)
         count = self._stalls.get(key, 0)

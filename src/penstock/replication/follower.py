@@ -125,6 +125,7 @@ class Following:
     __slots__ = (
         "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "freshness",
         "has_rivals", "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log", "state", "tells_flushes",
+        "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +153,7 @@ class Following:
         self.is_observer = is_observer  # nobody wants to know how far its disk is
         self.has_rivals = has_rivals  # others may lead it in its leader's place
         self.freshness = Freshness(fresh_us)  # of what readers are shown here
+        self.trouble = ""  # why it stands still, and is tried again later
         self._is_asked = False
         self._leader_committed_end = 0
         self._leader_log_start = 0
@@ -166,6 +168,7 @@ class Following:
         """Another leadership has begun: what the last one said of ends counts no more."""
         assert leader_epoch > self.leader_epoch, (self.key, leader_epoch, self.leader_epoch)
         self.leader, self.leader_epoch = leader, leader_epoch
+        self.trouble = ""
         self._leader_committed_end = self._leader_log_start = 0
         self.unasked()
         self._on(_On.FOLLOWS)
@@ -203,6 +206,7 @@ class Following:
         if news.replica_start:
             return self._starts_later(news.replica_start) if self._is_asked else _NOTHING
         self._on(_On.AGREES)
+        self.trouble = ""
         self._leader_committed_end = max(self._leader_committed_end, news.committed_end)
         self.freshness.told(news.committed_end, self.committed_end, made_us, is_settled=news.is_settled)
         self._leader_log_start = max(self._leader_log_start, news.log_start)

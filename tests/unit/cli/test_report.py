@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from penstock.base.config import StreamConfig
-from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 from penstock.cli import report
-from penstock.messages import DamageInfo, GapInfo, PartitionInfo, StreamInfo
+from penstock.messages import DamageInfo, FollowerInfo, GapInfo, PartitionInfo, StreamInfo
 
 
 def stream(*, dedup_window_ms: int | None = 120_000, **partition: object) -> StreamInfo:
@@ -136,3 +136,11 @@ def test_a_stream_that_nobody_leads_says_why_in_plain_words() -> None:
     assert "Stream orders: nobody leads it now\n" in shown(
         stream(state="no_leader", state_reason="nobody leads it now")
     )
+
+
+def test_a_copy_that_is_not_in_sync_says_why() -> None:
+    away = FollowerInfo(broker_id=BrokerId(3), lag=7, state="read_only", state_reason="it is mended once it is closed")
+    well = FollowerInfo(broker_id=BrokerId(2), lag=0)
+    text = shown(stream(followers=(well, away)))
+    assert "Stream orders on broker 3 is read only: it is mended once it is closed\n" in text
+    assert "broker 2 is" not in text

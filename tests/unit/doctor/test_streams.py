@@ -83,6 +83,14 @@ def test_a_follower_whose_disk_takes_nothing_has_failed() -> None:
     assert judged(stream(followers=(impeded,)), "replicas")[0].result is Result.FAIL
 
 
+def test_a_copy_that_says_why_it_is_not_in_sync_is_told_with_that() -> None:
+    away = FollowerInfo(broker_id=BrokerId(3), lag=5, is_impeded=True, state="read_only", state_reason="why")
+    told, copies = judged(stream(isr=(1, 2), followers=(away,)), "replicas")
+    assert copies.found == "orders has 2 of 3 copies in sync"
+    assert (told.result, told.found) == (Result.FAIL, "the copy of orders on broker 3 is read only: why")
+    assert told.advice == "docs/how-to/repair.md"
+
+
 def test_damage_is_told() -> None:
     damage = DamageInfo(file="0.arrows", position=7, expected="sound bytes", found="CRC")
     assert judged(stream(damage=(damage,)), "damage")[0].found == "orders: 0.arrows at byte 7: CRC"

@@ -121,6 +121,22 @@ def test_what_is_forgotten_is_told_once() -> None:
     assert follower.fetcher.request(follower.now_us) is None
 
 
+def test_what_keeps_a_partition_is_known_until_it_goes_on() -> None:
+    follower = Follower(1)
+    (following,) = follower.followings
+    number, _ = follower.request()
+    follower.answer(number, ReplicaNews(1, 0, 5, error="unknown_epoch"))
+    assert following.trouble == "broker 1, which leads it, does not let it follow: unknown_epoch"
+    follower.now_us += limits.REPLICA_RETRY_MS_MIN * 1_000
+    number, _ = follower.request()
+    (delivery,) = follower.answer(number, data(1))
+    assert following.trouble == ""
+    follower.fetcher.stall(following, follower.now_us, "its log takes nothing")
+    assert following.trouble == "its log takes nothing"
+    follower.take(delivery)
+    assert following.trouble == ""
+
+
 def test_after_an_error_a_partition_waits_longer_each_time_and_the_others_do_not() -> None:
     follower = Follower(2)
     number, _ = follower.request()
