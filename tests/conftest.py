@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# What tests write is theirs alone: brokers and clients refuse files with secrets that others may read.
+os.umask(0o077)
 
 # What takes long begins early, for what begins last decides when all has ended.
 _EARLY = (

@@ -386,10 +386,13 @@ async def test_keys_in_the_environment_do_and_are_shown_nowhere(tmp_path: Path, 
         assert_hidden(broker.data_dir, b"treasure", line.split()[1].encode())
 
 
-def test_a_file_of_keys_that_others_can_read_is_said(tmp_path: Path, keys: Path) -> None:
+def test_a_file_of_keys_that_others_can_read_is_said_where_that_may_be(tmp_path: Path, keys: Path) -> None:
     keys.chmod(0o644)
-    with running_broker(tmp_path / "data", "--encryption-keys-file", str(keys)) as broker:
-        broker.logged("holds keys, and others than its owner may use it: chmod 600")
+    with running_broker(
+        tmp_path / "data", "--allow-open-secrets", "--encryption-keys-file", str(keys), "--http-token", "seen"
+    ) as broker:
+        broker.logged("holds a secret, and with mode 0644 others than its owner may use it: chmod 600")
+        broker.logged("--http-token: everybody on this machine can read it in the list of processes")
 
 
 @needs_time

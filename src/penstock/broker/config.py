@@ -30,6 +30,7 @@ from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.base.units import format_exact_bytes
 from penstock.broker.config_checks import check_combinations
+from penstock.broker.exposed_secrets import exposed_secrets
 from penstock.broker.given import Given, Mistakes, value_of
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
 from penstock.broker.setting_values import EMBEDDED, OFF, Voter
@@ -105,6 +106,8 @@ class BrokerConfig:
     disk_threads: int
     admin_password: str | None = field(default=None, repr=False)
     cluster_secret: str | None = field(default=None, repr=False)
+    allow_open_secrets: bool = False
+    exposed: tuple[str, ...] = ()  # what the start warns of: secrets that others on this machine may read
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     shown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
@@ -119,7 +122,8 @@ def load(
     mistakes = Mistakes()
     given = _given(file, environment, flags or {}, mistakes)
     check_combinations(given, mistakes)
-    config = _build(given, mistakes)
+    exposed = exposed_secrets(given, mistakes)
+    config = _build(given, mistakes, exposed)
     if config is None or mistakes:
         raise ConfigError(mistakes)
     return config
@@ -228,7 +232,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[close[0]]}?" if close else ""
 
 
-def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | None:
+def _build(given: Mapping[str, Given], mistakes: Mistakes, exposed: tuple[str, ...]) -> BrokerConfig | None:
     """The config, or None where a part of it cannot be made."""
     value = {name: value_of(given, name) for name in SETTINGS}
     servers = None
@@ -262,6 +266,7 @@ def _build(given: Mapping[str, Given], mistakes: Mistakes) -> BrokerConfig | Non
         "nats_credentials": credentials,
         "nats_tls": tls,
         "tls": own_tls,
+        "exposed": exposed,
         "http": None if value["http"] == OFF else value["http"],
         "origins": MappingProxyType({name: at.origin for name, at in given.items()}),
         "shown": MappingProxyType(_shown(value, servers)),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from penstock.access.secret_files import open_to_others
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
 from penstock.broker.config import BrokerConfig
@@ -50,7 +50,6 @@ def encrypted(
     keys = parse_keys(config.encryption_keys)
     file = config.encryption_keys_file
     if file is not None:
-        _warn_of_others(file)
         if not _holds(file, config.encryption_keys):  # a supervisor hands on those with which it began
             read_again(file, keys)
 
@@ -90,19 +89,6 @@ def _holds(file: Path, text: str) -> bool:
 
 
 def _warn_of_others(file: Path) -> None:
-    try:
-        state = file.stat()
-    except OSError:
-        return
-    if is_open_to_others(state, os.geteuid()):
-        _log.warning("%s holds keys, and others than its owner may use it: chmod 600 %s", file, file)
-
-
-def is_open_to_others(state: os.stat_result, user_id: int) -> bool:
-    """Whether others than the broker, which runs as that user, may use the file.
-
-    A group may read what belongs to somebody else: so secrets of Kubernetes come to a broker (0440, `fsGroup`), which
-    could not change that.
-    """
-    of_group = stat.S_IRWXG if state.st_uid == user_id else stat.S_IWGRP
-    return bool(state.st_mode & (stat.S_IRWXO | of_group))
+    with suppress(OSError):
+        if (advice := open_to_others(file, file.stat())) is not None:
+            _log.warning("%s", advice)

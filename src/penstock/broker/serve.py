@@ -234,7 +234,8 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
 
 def _advise(config: BrokerConfig, listens: Address) -> None:
     """Say loudly what an operator should know."""
-    for advice in (voters_advice(config.voters), plain_beyond_reach(listens, has_tls=bool(config.tls))):
+    here = (voters_advice(config.voters), plain_beyond_reach(listens, has_tls=bool(config.tls)))
+    for advice in (*config.exposed, *here):
         if advice is not None:
             _log.warning("%s", advice)
 

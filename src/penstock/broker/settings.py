@@ -193,6 +193,14 @@ _TABLE = (
     ),
     Setting("cluster_secret_file", read_path, None, "FILE", "File that holds that secret.", names_file=True),
     Setting(
+        "allow_open_secrets",
+        read_boolean,
+        False,
+        "",
+        "Start although others on this machine may read a file that holds a secret or a key; the log names each. For "
+        "containers, where modes of mounted files mean nothing.",
+    ),
+    Setting(
         "id",
         read_broker_id,
         BrokerId(1),

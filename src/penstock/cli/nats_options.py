@@ -5,11 +5,13 @@ A password in a URL stands in the list of processes, and in the shell's history;
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from penstock.access.secret_files import check_private
 from penstock.cli.connection_options import CONNECTION_PANEL
 
 NatsCreds = Annotated[
@@ -39,6 +41,8 @@ def login_of(file: Path | None) -> dict[str, str]:
         return {}
     from penstock.broker.nats_credentials import read_credentials
 
+    if file.is_file():
+        check_private(file, os.environ)
     known = read_credentials(file)
     files = {"nkeys_seed": known.nkey_file, "user_credentials": known.creds_file}
     found = {"user": known.user, "password": known.password, "token": known.token, **files}

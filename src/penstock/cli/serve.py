@@ -50,7 +50,8 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     if not setting.metavar:
         return switch(setting.name, flag=setting.flag, meaning=setting.meaning, panel=panel)
     default = f"  Default: {setting.default_text}." if setting.default_text else ""
-    meaning = setting.meaning + default
+    seen = f" Everybody here sees it in `ps`: better {setting.flag}-file, or ${setting.variable}."
+    meaning = setting.meaning + (seen if setting.secret else "") + default
     return text_option(setting.name, flag=setting.flag, metavar=setting.metavar, meaning=meaning, panel=panel)
 
 

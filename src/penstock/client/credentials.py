@@ -8,8 +8,8 @@
 | `PENSTOCK_USER` and `PENSTOCK_PASSWORD` | a user and a password                                        |
 
 Rules: a file is read anew for each connection, so that what it holds can be changed while programs run. It holds one
-line: a token, an nkey seed, or USER:PASSWORD. One that held some, and does not, is being written. What is given in the
-place of a file and looks like one of these is in no error.
+line: a token, an nkey seed, or USER:PASSWORD. One that others may read is refused. One that held some, and does not, is
+being written. What is given in the place of a file and looks like one of these is in no error.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.access.proving import TOKEN_PREFIX, Credentials
+from penstock.access.secret_files import VARIABLE, allowed_by, open_to_others
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client.errors import Unavailable
@@ -43,9 +44,9 @@ def credentials_of(given: Given, environment: Mapping[str, str] = os.environ) ->
     if isinstance(given, Credentials):
         return lambda: given
     if given is not None:
-        return _File(Path(given))
+        return _File(Path(given), may_be_open=allowed_by(environment))
     if file := environment.get(FILE_VARIABLE):
-        return _File(Path(file))
+        return _File(Path(file), may_be_open=allowed_by(environment))
     if token := environment.get(TOKEN_VARIABLE):
         found = Credentials.token(token)
         return lambda: found
@@ -73,17 +74,21 @@ def file_failure(file: Path, error: Exception) -> str:
 class _File:
     """Reads it each time; what was made of the same text is used again, with what was computed of it."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, may_be_open: bool) -> None:
         self._file = file.expanduser()
+        self._may_be_open = may_be_open
         self._text: str | None = None
         self._made: Credentials | None = None
 
     def __call__(self) -> Credentials:
         try:
             with self._file.open("rb") as opened:
+                advice = open_to_others(self._file, os.fstat(opened.fileno()))
                 text = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise self._failure(file_failure(self._file, error)) from None
+        if advice is not None and not self._may_be_open:
+            raise self._failure(f"{advice}; or, in a container, set {VARIABLE}=true")
         if text != self._text or self._made is None:
             try:
                 self._made, self._text = Credentials.parsed(text), text

@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.access.secret_files import check_private
 from penstock.base.tls_errors import Words, pair_mistake, tls_mistake
 from penstock.client.addresses import parse_tls
 
@@ -143,6 +144,8 @@ class ClientTls:
             reason = getattr(error, "strerror", None) or error
             raise ValueError(f"cannot use {options.ca} for TLS: {reason}") from None
         if options.cert is not None:
+            if (key := Path(options.key or options.cert)).is_file():  # without a key of its own the file has both
+                check_private(key, os.environ)
             try:
                 # A key that asks for a passphrase would wait for somebody at the terminal.
                 context.load_cert_chain(options.cert, options.key, password=lambda: "")

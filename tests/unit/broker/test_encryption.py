@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config import BrokerConfig, load, to_toml
-from penstock.broker.encryption import encrypted, is_open_to_others, read_again
+from penstock.broker.encryption import encrypted, read_again
 from penstock.broker.handed import Handed, decode, encode
 from penstock.commitlog.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
@@ -123,24 +122,18 @@ def test_what_cannot_be_read_again_changes_nothing(tmp_path: Path, caplog: pytes
     assert not any(line.split()[1] in caplog.text for line in (LINE, OTHER))
 
 
-@pytest.mark.parametrize(
-    ("mode", "owner", "is_open"),
-    [(0o600, 7, False), (0o440, 7, True), (0o640, 7, True), (0o440, 0, False), (0o460, 0, True), (0o444, 0, True)],
-)
-def test_a_group_may_read_keys_that_belong_to_somebody_else(mode: int, owner: int, is_open: bool) -> None:
-    state = os.stat_result((mode, 0, 0, 1, owner, 7, 0, 0, 0, 0))
-    assert is_open_to_others(state, 7) is is_open
-
-
-def test_keys_are_read_once_at_the_start_and_their_mode_is_told_once(
+def test_keys_are_read_once_at_the_start_and_the_mode_of_a_new_file_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "keys"
     file.write_text(f"{LINE}\n")
-    file.chmod(0o644)
     config = config_of(encryption_keys_file=str(file))
     loop = asyncio.new_event_loop()
     with caplog.at_level(logging.INFO):
         assert encrypted(MemoryVfs(), config, loop) is not None
     loop.close()
-    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert caplog.records == []
+    file.chmod(0o644)
+    read_again(file, parse_keys(LINE))
+    (told,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert "with mode 0644 others than its owner may use it: chmod 600" in told.getMessage()

@@ -39,7 +39,8 @@ def test_a_link_in_the_place_of_a_file_gives_way_and_what_it_names_is_left_alone
 
 def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     other, backup = tmp_path / "other", tmp_path / "backup"
-    other.mkdir(mode=0o755)
+    other.mkdir()
+    other.chmod(0o755)
     private_folder(backup)
     (backup / "users").symlink_to(other)
     with pytest.raises(OSError, match="users"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import stat
 import sys
@@ -23,7 +24,11 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_broker_and_client_take_what_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "certs"
-    code, said = run(str(folder), "--hosts", "a.example.com, 10.0.0.1", "--client", "ann")
+    before = os.umask(0o022)
+    try:
+        code, said = run(str(folder), "--hosts", "a.example.com, 10.0.0.1", "--client", "ann")
+    finally:
+        os.umask(before)
     assert (code, said) == (0, f"8 files in {folder}, good for 365 days, for a.example.com, 10.0.0.1\n")
     for file in folder.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) & 0o077 == (0 if file.suffix == ".key" else 0o044)

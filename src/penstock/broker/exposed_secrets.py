@@ -1,0 +1,42 @@
+"""Secrets of a broker that others on its machine may read: in files, and in the list of processes.
+
+Rules: a file that holds a secret and is open to others stops the start, unless `allow_open_secrets` is set; then it is
+warned of. A secret on the command line is warned of: it is in the list of processes, for everybody to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from penstock.access.secret_files import open_to_others
+from penstock.broker.config_checks import SECRET_FILES
+from penstock.broker.given import Given, Mistakes, value_of
+from penstock.broker.settings import SETTINGS
+
+OF_SECRETS = (*SECRET_FILES, "tls_key", "nats_tls_key", "nats_nkey_seed", "nats_creds")
+"""The settings that name a file with a secret."""
+
+
+def exposed_secrets(given: Mapping[str, Given], mistakes: Mistakes) -> tuple[str, ...]:
+    """What the start warns of. What stops it comes to the mistakes."""
+    warnings = []
+    for name in OF_SECRETS:
+        if name not in given:
+            continue
+        with suppress(OSError):  # one that is not there, or cannot be looked at, is a mistake of its own
+            if (advice := open_to_others(given[name].value, given[name].value.stat())) is None:
+                continue
+            if value_of(given, "allow_open_secrets"):
+                warnings.append(advice)
+            else:
+                mistakes.append(f"{given[name].origin}: {advice}; or, in a container, set allow_open_secrets")
+    for setting in SETTINGS.values():
+        if setting.secret and setting.name in given and given[setting.name].origin == setting.flag:
+            text = f"{setting.flag}: everybody on this machine can read it in the list of processes"
+            warnings.append(f"{text}; give {setting.flag}-file FILE, or set {setting.variable}")
+    nats = given.get("nats")
+    if nats is not None and nats.origin == SETTINGS["nats"].flag and any("@" in url for url in nats.value):
+        text = "--nats: everybody on this machine can read the password in its URL in the list of processes"
+        warnings.append(f"{text}; give --nats-password-file FILE, --nats-creds FILE, or set PENSTOCK_NATS")
+    return tuple(warnings)
