@@ -68,10 +68,15 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(address: str, *, receive_bytes: int = 1 << 16) -> AsyncIterator[RawClient]:
-    """Connected to HOST:PORT; nothing is said yet. It holds about `receive_bytes` that nobody has asked for."""
+async def raw_client(
+    address: str, *, receive_bytes: int = 1 << 16, source: str = "127.0.0.1"
+) -> AsyncIterator[RawClient]:
+    """Connected to HOST:PORT; nothing is said yet. It holds about `receive_bytes` that nobody has asked for.
+
+    `source`: from where, on loopback.
+    """
     host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=receive_bytes)
+    reader, writer = await asyncio.open_connection(host, int(port), limit=receive_bytes, local_addr=(source, 0))
     try:
         yield RawClient(reader, writer)
     finally:

@@ -312,6 +312,7 @@ TLS_LOOK_MS = 5_000  # between two looks whether the files of a certificate have
 TLS_EXPIRY_TOLD_MS = 14 * 86_400_000  # before the end of a certificate, the log begins to tell of it
 TLS_EXPIRY_TOLD_AGAIN_MS = 86_400_000
 TLS_FILE_BYTES_MAX = 4 * MIB  # of certificates: those that a system trusts are 250 KiB
+OPEN_FILES_ADVISED = 16_384  # with fewer, few clients and streams have room at once
 CONNECTION_FILES_SHARE = 2  # connections get one file descriptor in so many; the others are for logs and answers
 LOG_FILES_SHARE = 8  # logs with open files: one in so many; each has two, its segment and its checkpoint
 ANSWER_FILES_SHARE = 4  # files that are open because a client has not taken its answer yet: one in so many

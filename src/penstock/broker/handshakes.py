@@ -2,8 +2,8 @@
 
 Rules: a handshake costs some hundred microseconds of the loop, whoever asks for it; a turn of the loop does so many as
 fit into TLS_HANDSHAKE_TURN_US_MAX, and the sockets of the others stay readable until the next. Of more than
-TLS_HANDSHAKES_MAX that have begun the oldest gives way: whoever begins handshakes and leaves them holds up nobody who
-answers. What goes wrong is logged seldom: strangers can cause it.
+TLS_HANDSHAKES_MAX that have begun one gives way, of the address that has begun most: whoever begins handshakes and
+leaves them holds up nobody who answers. What goes wrong is logged seldom: strangers can cause it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from penstock.base import limits
 from penstock.broker.complaints import Complaints
+from penstock.broker.places import Places
 
 _log = logging.getLogger("penstock.server")
 
@@ -31,7 +32,7 @@ class Handshakes:
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._unfinished_max = unfinished_max
-        self._unfinished: dict[Callable[[], None], None] = {}  # the oldest first
+        self._unfinished: Places[Callable[[], None]] = Places()
         self._used_us = 0  # of this turn of the loop
         self._is_turn_noted = False
         self._complaints = Complaints()
@@ -39,17 +40,17 @@ class Handshakes:
     def __len__(self) -> int:
         return len(self._unfinished)
 
-    def begin(self, give_way: Callable[[], None]) -> None:
-        """One more; the oldest is closed if that is too many."""
-        self._unfinished[give_way] = None
+    def begin(self, give_way: Callable[[], None], peer: str) -> None:
+        """One more, of HOST:PORT; one is closed if that is too many."""
+        self._unfinished.take(give_way, peer)
         if len(self._unfinished) > self._unfinished_max:
-            oldest = next(iter(self._unfinished))
-            del self._unfinished[oldest]
-            oldest()
+            first = self._unfinished.first_to_go()
+            self._unfinished.leave(first)
+            first()
 
     def end(self, give_way: Callable[[], None]) -> None:
         """It is finished, or its connection is closed. Twice is fine."""
-        self._unfinished.pop(give_way, None)
+        self._unfinished.leave(give_way)
 
     def step(self, run: Callable[[], None]) -> bool:
         """Do a part of one now; False: this turn of the loop has done enough."""

@@ -1,9 +1,10 @@
 """The HTTP port of a broker: for those who look at it, never for data.
 
 Rules: it is on the event loop of the broker, and may cost it little. At most HTTP_CONNECTIONS_MAX are connected; with
-one more the oldest goes that only waits, or the oldest of all, if none does. Handshakes of TLS have places of their
-own, a share of TLS_HANDSHAKES_MAX: with one more the oldest unfinished one goes, so whoever begins handshakes and
-leaves them keeps nobody out, and nobody who is connected is cut for them. One is accepted in a turn of the loop: a
+one more one goes that only waits, or any, if none does. Handshakes of TLS have places of their
+own, a share of TLS_HANDSHAKES_MAX: with one more an unfinished one goes, so whoever begins handshakes and leaves them
+keeps nobody out, and nobody who is connected is cut for them. Of both, one goes of the address that has most of them,
+its oldest. One is accepted in a turn of the loop: a
 handshake costs about a millisecond of it. A handshake has HTTP_PATIENCE_MS. What the port came to is logged.
 """
 
@@ -14,6 +15,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from penstock.base import limits
@@ -22,6 +24,7 @@ from penstock.base.errors import OperationalError
 from penstock.broker.accepting import Acceptor
 from penstock.broker.complaints import Complaints
 from penstock.broker.http_connection import Answer, Asked, HttpConnection
+from penstock.broker.places import Places, address_of
 from penstock.broker.server import bind
 
 _log = logging.getLogger("penstock.http")
@@ -55,8 +58,11 @@ class HttpServer:
         self._acceptor = Acceptor(self._loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
         self._answer = answer
         self._tls = tls
-        self._connections: dict[HttpConnection, None] = {}  # the oldest first
-        self._beginning: dict[HttpConnection, socket.socket] = {}  # who has no transport yet; the oldest first
+        self._connections: dict[HttpConnection, str] = {}  # and from which address; the oldest first
+        self._beginning: dict[
+            HttpConnection, tuple[socket.socket, str]
+        ] = {}  # who has no transport yet, and from where
+        self._handshakes: Places[HttpConnection] = Places()  # of those
         self._tasks: set[asyncio.Task[None]] = set()  # one of each of them
         self._complaints = Complaints()
 
@@ -66,12 +72,13 @@ class HttpServer:
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         connection = HttpConnection(self, self._answer, is_encrypted=self._tls is not None)
-        self._beginning[connection] = sock
+        self._beginning[connection] = sock, address_of(peer)
+        self._handshakes.take(connection, peer)
         task = self._loop.create_task(self._begin(connection, sock, peer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if len(self._beginning) > _HANDSHAKES_MAX:
-            self._cut(next(iter(self._beginning)))
+            self._cut(self._handshakes.first_to_go())
 
     async def _begin(self, connection: HttpConnection, sock: socket.socket, peer: str) -> None:
         """Give it its transport: with TLS, after the handshake."""
@@ -88,7 +95,7 @@ class HttpServer:
             if connection in self._beginning:  # else it was we who ended it
                 self._failed(peer, error)
         finally:
-            self._beginning.pop(connection, None)
+            self._begun(connection)
 
     def _failed(self, peer: str, error: OSError) -> None:
         reason = getattr(error, "reason", None) or error.strerror or str(error) or type(error).__name__
@@ -98,13 +105,19 @@ class HttpServer:
 
     def opened(self, connection: HttpConnection) -> None:
         """Its handshake is over; it may have been cut meanwhile."""
-        if self._beginning.pop(connection, None) is None:
+        if (begun := self._begun(connection)) is None:
             connection.cut()
             return
         if len(self._connections) >= limits.HTTP_CONNECTIONS_MAX:
-            there = list(self._connections)
-            self._cut(next((one for one in there if one.is_waiting), there[0]))  # who keeps a place does not keep it
-        self._connections[connection] = None
+            counts = Counter(self._connections.values())
+            waiting = [one for one in self._connections if one.is_waiting] or list(self._connections)
+            self._cut(max(waiting, key=lambda one: counts[self._connections[one]]))  # the first of these
+        self._connections[connection] = begun[1]
+
+    def _begun(self, connection: HttpConnection) -> tuple[socket.socket, str] | None:
+        """It has its transport, or gets none; None: it was cut before."""
+        self._handshakes.leave(connection)
+        return self._beginning.pop(connection, None)
 
     def closed(self, connection: HttpConnection) -> None:
         """Forget it."""
@@ -112,12 +125,12 @@ class HttpServer:
 
     def _cut(self, connection: HttpConnection) -> None:
         """Its place is free at once; the socket is closed in the next turns."""
-        if (sock := self._beginning.pop(connection, None)) is None:
+        if (begun := self._begun(connection)) is None:
             del self._connections[connection]
             connection.cut()
         else:
             with contextlib.suppress(OSError):  # it has gone already
-                sock.shutdown(socket.SHUT_RDWR)  # the handshake finds the end, and closes
+                begun[0].shutdown(socket.SHUT_RDWR)  # the handshake finds the end, and closes
 
     def stop(self) -> None:
         """Accept nobody any more, and close what is open. Twice is fine."""

@@ -121,6 +121,9 @@ def _raised_file_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             _log.info("%d files may be open, not %d: the limit was raised", wanted, soft)
             soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < limits.OPEN_FILES_ADVISED:
+        text = "only %d files may be open, so %d clients at most, and few streams; raise it: ulimit -n, LimitNOFILE: %d"
+        _log.warning(text, soft, soft // limits.CONNECTION_FILES_SHARE, limits.OPEN_FILES_ADVISED)
     return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 

@@ -2,10 +2,11 @@
 
 Rules: it listens on every address that the host name stands for, or does not start. Over `connections_max` a client is
 told so and closed: what the process may open is shared out, so that idle clients never keep a log from its files. A
-broker is taken all the same, and a few strangers until they have said whether they are one, the newest of them. Whoever
-has closed his sending half, and may be gone, gives way to who comes. One sweep a second finds who is silent or takes
-nothing; no connection has a timer of its own. Connections with requests to be taken stand in line; a turn of the event
-loop takes a few of them, one of each connection after the other.
+broker is taken all the same, and a few strangers until they have said whether they are one. Where everybody has to log
+in, a share of the connections may be of those who have not. Of both, one of the address that has most of them gives
+way where they are too many, its oldest. Whoever has closed his sending half, and may be gone, gives way to who comes.
+One sweep a second finds who is silent or takes nothing; no connection has a timer of its own. Connections with requests
+to be taken stand in line; a turn of the event loop takes a few of them, one of each connection after the other.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
 from penstock.broker.handshakes import Handshakes
+from penstock.broker.places import Places
 from penstock.broker.quotas import Usage
 from penstock.broker.request_meters import RequestMeters, name_of
 from penstock.broker.shared_budget import SharedBudget
@@ -125,7 +127,7 @@ class Server:
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
-        self._strangers: dict[Connection, None] = {}  # over the limit, and perhaps brokers; the oldest first
+        self._strangers: Places[Connection] = Places()  # over the limit, and perhaps brokers
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
@@ -134,7 +136,7 @@ class Server:
         self.connections_of: Counter[str] = Counter()  # by user
         self.failed_logins = 0
         self.unfinished_logins = 0
-        self._unknown: dict[Connection, None] = {}  # who have not logged in, and have to; the oldest first
+        self._unknown: Places[Connection] = Places()  # who have not logged in, and have to
         self._leaving: dict[Connection, None] = {}  # whose clients send nothing more; the oldest first
         self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
         self._owner = owner
@@ -173,13 +175,13 @@ class Server:
             transport.give_way = connection.close
         self.connections.add(connection)
         if self.guard.is_guarded:
-            self._unknown[connection] = None
+            self._unknown.take(connection, peer)
             if len(self._unknown) > self._unknown_max:
-                next(iter(self._unknown)).close()
+                self._unknown.first_to_go().close()
         if overload is not None:
-            self._strangers[connection] = None
+            self._strangers.take(connection, peer)
             if len(self._strangers) > self._strangers_max:
-                next(iter(self._strangers)).give_way()
+                self._strangers.first_to_go().give_way()
 
     @property
     def _is_full(self) -> bool:
@@ -304,15 +306,16 @@ class Server:
 
     def login_answered(self, connection: Connection) -> None:
         """Whoever has logged in is known."""
-        if self._unknown.pop(connection, connection) is None and connection.who is None:
-            self._unknown[connection] = None  # it goes on: who only says hello gives way before it
-        if connection.who is not None:
+        if connection.who is None:
+            self._unknown.renew(connection)  # it goes on: who only says hello gives way before it
+        else:
+            self._unknown.leave(connection)
             self.connections_of[connection.who.name] += 1
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """Close the one that it had before: nothing that is still on the way there must come between."""
-        self._strangers.pop(connection, None)
-        self._unknown.pop(connection, None)
+        self._strangers.leave(connection)
+        self._unknown.leave(connection)
         before = self.peers.get(broker_id)
         self.peers[broker_id] = connection
         if before is not None and before is not connection:
@@ -345,8 +348,8 @@ class Server:
         if connection in self.connections and connection.greeting.is_logging_in:
             self._login_unfinished(connection)
         self.connections.discard(connection)
-        self._strangers.pop(connection, None)
-        self._unknown.pop(connection, None)
+        self._strangers.leave(connection)
+        self._unknown.leave(connection)
         self._leaving.pop(connection, None)
         if connection.broker_id is not None and self.peers.get(connection.broker_id) is connection:
             del self.peers[connection.broker_id]

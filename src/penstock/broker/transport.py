@@ -212,7 +212,7 @@ class TlsTransport:
             self.sock, server_side=True, do_handshake_on_connect=False
         )
         self._state = _State.HANDSHAKE
-        self._handshakes.begin(self._too_many)
+        self._handshakes.begin(self._too_many, self._peer)
 
     def _too_many(self) -> None:
         self.give_way()

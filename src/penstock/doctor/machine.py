@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base.ids import BrokerId
+from penstock.base.limits import OPEN_FILES_ADVISED
 from penstock.base.units import format_bytes, format_duration_us
 from penstock.doctor.findings import Finding, fail, ok, unknown, warn
 from penstock.messages import StatusResponse
@@ -25,7 +26,6 @@ _FULL_US_WARN = 7 * _DAY_US
 _FREE_SHARE_FAIL = 0.03
 _FREE_SHARE_WARN = 0.10
 _RATE_US_MIN = _HOUR_US  # of a shorter time no rate is told
-_OPEN_FILES_MIN = 16_384  # below it few streams and clients have room at once
 _MEMORY_SHARE_MAX = 0.5  # of what the broker may use: for messages in flight
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs", "afs"})
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
@@ -187,9 +187,9 @@ def _text(file: Path) -> str:
 def judge_limits(name: str, limits: Limits, in_flight_bytes_max: int | None) -> Sequence[Finding]:
     """Whether the process has room for what it may be asked."""
     found = []
-    if limits.open_files is not None and limits.open_files < _OPEN_FILES_MIN:
+    if limits.open_files is not None and limits.open_files < OPEN_FILES_ADVISED:
         text = f"{name}: may open {limits.open_files} files"
-        found.append(warn("limits", text, f"LimitNOFILE, or ulimit -n: {_OPEN_FILES_MIN} or more"))
+        found.append(warn("limits", text, f"LimitNOFILE, or ulimit -n: {OPEN_FILES_ADVISED} or more"))
     memory = limits.memory_bytes
     if memory is not None and in_flight_bytes_max is not None and in_flight_bytes_max > memory * _MEMORY_SHARE_MAX:
         text = f"{name}: {format_bytes(in_flight_bytes_max)} may be in flight, of {format_bytes(memory)} of memory"

@@ -62,8 +62,10 @@ class Served:
             raise ZeroDivisionError
         return Answer(200, PAGE if asked.target == "/large" else f"{asked.method} {asked.target}".encode())
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port, limit=len(PAGE) * 2, ssl=self.trusted)
+    async def connect(self, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(
+            "127.0.0.1", self.port, limit=len(PAGE) * 2, ssl=self.trusted, local_addr=(source, 0)
+        )
 
     def dialled(self) -> socket.socket:
         """A socket that has said nothing."""
@@ -257,6 +259,17 @@ async def test_there_are_so_many_connections_and_the_oldest_that_waits_makes_roo
         assert (await asyncio.wait_for(busy_reader.read(), DEADLINE_S)).endswith(b"GET /slow")
         for _, writer in (*idle, (busy_reader, busy)):
             writer.close()
+
+
+async def test_who_takes_all_places_from_one_address_takes_none_of_another(serving: Serving) -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        held = [await served.connect("127.0.0.2") for _ in range(limits.HTTP_CONNECTIONS_MAX * 3)]
+        writer.write(request("/more"))
+        async with asyncio.timeout(DEADLINE_S):
+            assert b"GET /more" in await reader.read()
+        for _, other in (*held, (reader, writer)):
+            other.transport.abort()
 
 
 @pytest.mark.parametrize(

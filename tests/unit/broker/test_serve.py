@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from penstock.broker.serve import made_to_stay
+from penstock.base import limits
+from penstock.broker.serve import _raised_file_limit, made_to_stay
 
 
 def test_what_a_start_makes_is_not_looked_at_again() -> None:
@@ -45,6 +48,18 @@ print(faults() - before)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     pages_of_a_batch = (8 << 20) // 4096
     assert int(done.stdout) < pages_of_a_batch
+
+
+@pytest.mark.parametrize(("hard", "is_told"), [(1_024, True), (limits.OPEN_FILES_ADVISED, False)])
+def test_that_few_files_may_be_open_is_told_at_the_start(
+    hard: int, is_told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (hard, hard))
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert _raised_file_limit() == hard
+    assert [f"only {hard} files may be open, so {hard // 2} clients" in one.getMessage() for one in caplog.records] == (
+        [True] if is_told else []
+    )
 
 
 def test_a_start_that_fails_leaves_the_collector_at_work() -> None:

@@ -19,7 +19,14 @@ from penstock.base.ids import BrokerId, LeaderEpoch, Offset
 from penstock.broker.connection import Caller
 from penstock.broker.guarding import Guarding
 from penstock.broker.server import Server, bind
-from penstock.messages import AppendRequest, ListOffsetsRequest, ListOffsetsResponse, Request, StatusRequest
+from penstock.messages import (
+    AppendRequest,
+    AuthenticateRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    Request,
+    StatusRequest,
+)
 from penstock.node.access import Access
 from penstock.wire import encode_request
 from tests.broker_process import eventually
@@ -430,6 +437,31 @@ async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None
         assert [await logs_in("ann") for _ in range(2)] == [True] * 2, "an administrator has as many as there are"
         assert {one.code for one in refusals} == {ErrorCode.OVERLOADED}
         assert all("than it leaves to others" in one.message for one in refusals)
+
+
+async def test_who_begins_logins_and_leaves_them_shuts_out_nobody_from_elsewhere() -> None:
+    names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": ()}
+    access = _access_of_users()
+    first = AuthenticateRequest(mechanism="SCRAM-SHA-256", data=b"n,,n=bob,r=" + b"n" * 24)
+    async with _serving(Owner()) as (server, address), AsyncExitStack() as stack:
+        server.guard = Guarding(access, None, lambda: "m" * 24, **names)
+
+        async def begins(source: str) -> RawClient:
+            client = await stack.enter_async_context(raw_client(address, source=source))
+            await client.hello()
+            client.send(encode_request(first, 2))
+            assert await client.frame() is not None
+            return client
+
+        slow = await begins("127.0.0.1")  # has a password to hash
+        count = server.connections_max // limits.UNKNOWN_SHARE + 50
+        for _ in range(count):
+            await begins("127.0.0.2")
+        assert server.unfinished_logins == 51
+        slow.send(encode_request(AuthenticateRequest(mechanism="SCRAM-SHA-256", data=b"guessed"), 3))
+        answer = await slow.frame()
+        assert answer is not None, "its connection was closed"
+        assert answer.correlation_id == 3
 
 
 async def _is_closed(server: Server) -> bool:

@@ -1,0 +1,83 @@
+"""Places that those hold who have proved nothing yet, and which of them gives way where there are too many.
+
+Rules: the places are shared out by address. One of the address that holds most gives way, its oldest: so whoever begins
+logins or handshakes from one address and leaves them pushes out his own, and nobody elsewhere. Of IPv6 an address is
+the network of 64 bits, which is what one customer has. All of it takes the same time however many there are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Places(Generic[T]):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._address_of: dict[T, str] = {}
+        self._held: dict[str, dict[T, None]] = {}  # by address, the oldest first
+        self._holding: dict[int, dict[str, None]] = {}  # addresses by how many they hold
+        self._most = 0
+
+    def __len__(self) -> int:
+        return len(self._address_of)
+
+    def __contains__(self, one: T) -> bool:
+        return one in self._address_of
+
+    def take(self, one: T, peer: str) -> None:
+        """It has one from now on. `peer`: HOST:PORT."""
+        address = self._address_of[one] = address_of(peer)
+        held = self._held.setdefault(address, {})
+        held[one] = None
+        self._count(address, len(held) - 1, len(held))
+
+    def leave(self, one: T) -> None:
+        """It needs none any more. Twice is fine."""
+        address = self._address_of.pop(one, None)
+        if address is not None:
+            held = self._held[address]
+            del held[one]
+            self._count(address, len(held) + 1, len(held))
+            if not held:
+                del self._held[address]
+
+    def renew(self, one: T) -> None:
+        """Of its address it is the youngest again, if it has a place."""
+        if (address := self._address_of.get(one)) is not None:
+            held = self._held[address]
+            del held[one]
+            held[one] = None
+
+    def first_to_go(self) -> T:
+        """Who gives way; there is somebody."""
+        address = next(iter(self._holding[self._most]))
+        return next(iter(self._held[address]))
+
+    def _count(self, address: str, before: int, after: int) -> None:
+        if before:
+            addresses = self._holding[before]
+            del addresses[address]
+            if not addresses:
+                del self._holding[before]
+        if after:
+            self._holding.setdefault(after, {})[address] = None
+        # One more or one less is all that it ever was.
+        self._most = after if after > self._most else self._most if self._most in self._holding else after
+
+
+def address_of(peer: str) -> str:
+    """Whose places those of that HOST:PORT are."""
+    host = peer.rpartition(":")[0]
+    try:
+        found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(found, ipaddress.IPv4Address):
+        return host
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
