@@ -381,6 +381,7 @@ class Replicas:
     def tick(self, now: Now) -> None:
         """Time has passed."""
         self.streams.confirmations.expire(now.elapsed_us)
+        self.streams.tick(now.elapsed_us)
         self.upkeep.flush_due(now.elapsed_us)
         self.upkeep.find_stalls(now.elapsed_us)
         self.upkeep.cleaners.tick(now.elapsed_us)
@@ -398,6 +399,7 @@ class Replicas:
         """When `tick` and `settle` have something to do, at the latest."""
         return earliest(
             self.streams.confirmations.next_deadline_us,
+            self.streams.next_deadline_us,
             self.moving.next_deadline_us,
             self.upkeep.next_deadline_us,
             self.upkeep.cleaners.next_deadline_us,

@@ -2,9 +2,9 @@
 
 Rules: a broker has the logs of the partitions that it holds a replica of; each lies in a folder of its own. What a log
 is for (to lead, to follow) is `roles`. The files of a deleted stream go when none of its logs is in use. A partition
-whose log cannot be opened, or has vanished, stays as it is; creating the stream again tries again, and where a key was
-missing, so does reading the keys again. A broker that is no observer any more drops what it has, also if it was killed
-meanwhile.
+whose log cannot be opened, or has vanished, stays as it is, and is tried again, later each time; creating the stream
+again tries at once, and where a key was missing, so does reading the keys again. A broker that is no observer any more
+drops what it has, also if it was killed meanwhile.
 
     applied → logs opened → led or followed → subscribed → confirmed → whoever waits for the stream is answered
 """
@@ -15,8 +15,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from penstock.base.clock import Now
+from penstock.base import limits
+from penstock.base.clock import Now, growing
 from penstock.base.config import Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
@@ -56,6 +58,14 @@ class _Removal:
     logs: list[Log]
 
 
+class _Retry(NamedTuple):
+    """A log that could not be opened so often in a row."""
+
+    failures: int
+    due_us: int | None  # when it is tried again, in elapsed time; None: that is under way
+    told: str  # to the operator
+
+
 class Streams:
     """All partitions of which this broker holds a replica."""
 
@@ -79,6 +89,7 @@ class Streams:
         """`encrypted`: the same as `vfs`, for streams that are; None: this broker has no keys."""
         self.partitions = partitions
         self.failures: dict[PartitionKey, RemoteError] = {}  # whose log cannot be opened, and why
+        self._retries: dict[PartitionKey, _Retry] = {}  # of those
         self._keys_reads = 0  # how often the keys were read again
         self._vfs = vfs
         self._broker_id = broker_id
@@ -178,15 +189,42 @@ class Streams:
             log = opened()
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
             failure = self.failures[key] = not_opened(error)
-            self._outbox.notice(f"{label(state, key.partition)}: {failure.message}")
+            self._retry_later(state, key, failure)
             self.confirmations.fail(key.stream_id, failure)
             self._failed()
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
         self.partitions[key] = partition
+        self._retries.pop(key, None)
         self._upkeep.opened(partition)
         self._roles.update(partition)
         self.confirmations.look(key.stream_id)
+
+    def _retry_later(self, state: StreamState, key: PartitionKey, failure: RemoteError) -> None:
+        """It could not be opened: tell that once, and try again, later each time."""
+        before = self._retries.get(key)
+        failures = 1 if before is None else before.failures + 1
+        wait_ms = growing(limits.REPAIR_RETRY_MS, failures, limits.REPAIR_RETRY_MS_MAX)
+        due_us = self._clock().elapsed_us + wait_ms * 1_000
+        self._retries[key] = _Retry(failures, due_us, failure.message)
+        if before is None or before.told != failure.message:
+            self._outbox.notice(f"{label(state, key.partition)}: {failure.message}")
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do."""
+        return min((one.due_us for one in self._retries.values() if one.due_us is not None), default=None)
+
+    def tick(self, now_us: int) -> None:
+        """Open what could not be opened, if it is time for that; `now_us` is elapsed time."""
+        due = [key for key, one in self._retries.items() if one.due_us is not None and one.due_us <= now_us]
+        for key in due:
+            state = self._image().streams.get(key.stream_id)
+            if state is None or self.failures.pop(key, None) is None:
+                del self._retries[key]  # it is gone, or somebody else has it opened
+            else:
+                self._retries[key] = self._retries[key]._replace(due_us=None)
+                self._open_later(state, key)
 
     # What the image says
 
@@ -237,6 +275,7 @@ class Streams:
     def _drop(self, state: StreamState, key: PartitionKey) -> None:
         """This broker observes a partition no more."""
         self._dropping.add(key)
+        self._retries.pop(key, None)
         partition = self.partitions.pop(key, None)
         if partition is None:
             self._drop_later(state, key, None)
@@ -294,6 +333,7 @@ class Streams:
         """Somebody asks for a stream of which a log could not be opened."""
         for key in state.partition_keys():
             if self.failures.pop(key, None) is not None:
+                self._retries.pop(key, None)
                 self._open_later(state, key)
 
     def keys_read(self) -> None:
@@ -422,6 +462,7 @@ class Streams:
         partitions = []
         for key in state.partition_keys():
             self.failures.pop(key, None)
+            self._retries.pop(key, None)
             if (partition := self.partitions.pop(key, None)) is not None:
                 removal.used.add(key)
                 partitions.append(partition)

@@ -199,3 +199,28 @@ def test_a_segment_that_waits_for_the_cleaners_rate_is_mended_at_once() -> None:
     read_all(follower)
     brokers.run(10_000)
     assert_in_sync(brokers, follower)
+
+
+def test_a_log_that_could_not_be_opened_at_the_start_is_opened_later_and_follows() -> None:
+    brokers = small()
+    follower = others(brokers, brokers.led("s"), brokers.leader)[0]
+    brokers.kill(follower.broker_id)
+    follower = Member(brokers, follower.broker_id, follower.disk_name, follower.memory.crash_clone(Keep.ALL))
+    opened = 0
+
+    def plan(operation: Operation) -> Fault | None:
+        nonlocal opened
+        is_log = operation.path.startswith("streams/00")
+        opened += is_log and operation.kind is Kind.LIST
+        return Fault(errno.EIO) if is_log else None
+
+    follower.vfs.plan = plan
+    brokers.join_again(follower)
+    brokers.run(MINUTE_MS)
+    assert (shown(follower).state, follower.broker_id in brokers.partition("s").isr) == ("failed", False)
+    assert "Input/output error" in shown(follower).state_reason
+    assert 3 <= opened <= 6
+    assert len([notice for notice in follower.notices if "cannot open the log" in notice]) == 1
+    follower.vfs.plan = no_faults
+    brokers.run(2 * MINUTE_MS)
+    assert_in_sync(brokers, follower)
