@@ -29,10 +29,11 @@ class RunningNats:
 
     def __init__(self, folder: Path, config: str) -> None:
         self.port = 0
-        self.leaf_port = self.mqtt_port = 0  # where the config has such listeners
+        self.leaf_port = self.mqtt_port = self.route_port = 0  # where the config has such listeners
         self.process: asyncio.subprocess.Process | None = None
         self._config_file = folder / "server.conf"
         self._config_file.write_text(config)
+        self._has_routes = "cluster {" in config
         self._log: asyncio.Task[None] | None = None
 
     @property
@@ -47,7 +48,7 @@ class RunningNats:
         assert self.process.stderr is not None
         said = b""
         async with asyncio.timeout(TIMEOUT_S):
-            while b"Server is ready" not in said:
+            while b"Server is ready" not in said or (self._has_routes and b"route connections" not in said):
                 line = await self.process.stderr.readline()
                 assert line, f"nats-server stopped: {said.decode()}"
                 said += line
@@ -55,6 +56,7 @@ class RunningNats:
         self.port = int(ports[b"client"])
         self.leaf_port = int(ports.get(b"leafnode", 0))
         self.mqtt_port = int(ports.get(b"MQTT", 0))
+        self.route_port = int(ports.get(b"route", 0))
         self._log = asyncio.create_task(self._drop_log())
 
     async def _drop_log(self) -> None:

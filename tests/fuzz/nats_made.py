@@ -30,6 +30,11 @@ _ERRORS = (
 )  # fmt: skip
 
 
+_INFO_VALUES: tuple[object, ...] = (
+    None, True, False, 0, -1, 2**63, 2**64, 1.5, "", "n" * 40, [], {}, "\ud7ff", ["a:1"], ["a:1", 7, "x" * 999],
+)  # fmt: skip
+
+
 def made_block(chance: Random) -> bytes:
     """A block of headers."""
     pick = chance.choice
@@ -69,9 +74,9 @@ def made_info(chance: Random) -> bytes:
     said: dict[str, object] = {"server_name": "n", "version": "2.10.0", "headers": True, "max_payload": 1_048_576}
     for _ in range(int(chance.random() * 3)):
         name = chance.choice(
-            ("headers", "max_payload", "tls_required", "tls_available", "nonce", "ldm", "version", "x")
+            ("headers", "max_payload", "tls_required", "tls_available", "nonce", "ldm", "version", "connect_urls", "x")
         )
-        said[name] = chance.choice((None, True, False, 0, -1, 2**63, 2**64, 1.5, "", "n" * 40, [], {}, "\ud7ff"))
+        said[name] = chance.choice(_INFO_VALUES)
     text = json.dumps(said).encode()
     kind = chance.random()
     if kind < 0.05:

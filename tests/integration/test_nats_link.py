@@ -366,6 +366,20 @@ async def test_garbage_ends_the_connection_and_the_next_server_is_tried(
         assert "not NATS protocol" in ends[0].reason or "INFO" in ends[0].reason
 
 
+@pytest.mark.parametrize("count", [2, 15])
+async def test_a_connection_whose_bytes_are_nonsense_is_made_anew_at_once(count: int) -> None:
+    # The first time without a wait; after that with the shortest, however often it happens.
+    shortest_ms = 3_600_000 if count == 2 else 10
+    timing = LinkTiming(reconnect_ms_min=shortest_ms, reconnect_ms_max=3_600_000, steady_ms=3_600_000)
+    parts = (_INFO, b"PONG\r\n", b"PONG\r\nMSG a 1 x\r\n")
+    async with fake_server(*parts) as port, listening(f"nats://127.0.0.1:{port}", timing=timing) as listener:
+        await listener.until(lambda: sum(isinstance(event, LinkUp) for event in listener.events) >= count)
+        downs = [event for event in listener.events if isinstance(event, LinkDown)]
+        assert {(event.kind, "a message without a size" in event.reason) for event in downs} == {
+            (ErrorKind.PROTOCOL, True)
+        }
+
+
 async def test_a_server_that_never_says_anything_may_be_none() -> None:
     timing = LinkTiming(connect_timeout_ms=500, reconnect_ms_min=10, reconnect_ms_max=20)
     async with (

@@ -29,7 +29,7 @@ from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.base.units import format_exact_bytes
-from penstock.broker.config_checks import check_combinations
+from penstock.broker.config_checks import NATS_PLACES, check_combinations
 from penstock.broker.exposed_secrets import exposed_secrets
 from penstock.broker.given import Given, Mistakes, value_of
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
@@ -88,6 +88,7 @@ class BrokerConfig:
     encrypt_internal_streams: bool
     nats: tuple[NatsServer, ...] | None
     nats_port: int
+    nats_ignore_announced: bool
     nats_credentials: Credentials
     nats_tls: TlsFiles
     tls: BrokerTls  # for clients and brokers
@@ -303,7 +304,7 @@ def _with_origins(given: Mapping[str, Given], texts: list[str], prefix: str, but
     places = {
         at.origin: None
         for name, at in given.items()
-        if name.startswith(prefix) and not name.startswith(but_not) and name != "nats_port"
+        if name.startswith(prefix) and not name.startswith(but_not) and name not in NATS_PLACES
     }
     return [f"{text} (see {', '.join(places)})" for text in texts]
 

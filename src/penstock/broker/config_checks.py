@@ -14,6 +14,9 @@ from penstock.vfs.keys import KeyMistakeError, parse_keys
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
+NATS_PLACES = ("nats_port", "nats_ignore_announced")
+"""Settings of NATS that say where it is, and not who we are."""
+
 SECRET_FILES = {
     "nats_password_file": "nats_password",
     "nats_token_file": "nats_token",
@@ -67,7 +70,7 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     mistakes += [
         f"{at.origin}: the embedded nats-server asks for none; set nats to the server that it is for"
         for name, at in given.items()
-        if name.startswith("nats_") and name != "nats_port" and name not in SECRET_FILES.values()
+        if name.startswith("nats_") and name not in NATS_PLACES and name not in SECRET_FILES.values()
     ]
     mistakes += [
         f"{given[name].origin}: the embedded nats-server asks for none; set nats to the server that it is for"

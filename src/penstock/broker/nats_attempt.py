@@ -158,7 +158,7 @@ class NatsAttempt:
         if transport is None:
             return
         upgraded = await asyncio.get_running_loop().start_tls(
-            transport, self.connection, tls.context(), server_hostname=self.server.host
+            transport, self.connection, tls.context(), server_hostname=self.server.verified_host
         )
         if upgraded is None:
             raise OperationalError("it closed the connection during the TLS handshake")

@@ -48,6 +48,12 @@ class NatsServer:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
+    tls_name: str | None = None  # what its certificate must name in place of `host`
+
+    @property
+    def verified_host(self) -> str:
+        """The name that its certificate must have."""
+        return self.tls_name or self.host
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

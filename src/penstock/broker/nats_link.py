@@ -16,8 +16,10 @@ that one socket read delivered.
 | SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged,  | as the session says them               |
 | MessagesSkipped, RepliesUnanswerable                          |                                        |
 
-Several servers are tried in turn; when none of them answers, the next round waits from 250 ms up to 5 s, twice as long
-each time, less a random part so that not all brokers come back in the same moment.
+Several servers are tried in turn (see nats_pool); when none of them answers, the next round waits from 250 ms up to
+5 s, twice as long each time, less a random part so that not all brokers come back in the same moment. A connection
+whose bytes have become nonsense is of no use and is made anew at once; again within a few seconds after 250 ms, and
+never later.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from penstock.broker.nats_attempt import AttemptCalls, LinkTiming, NatsAttempt
 from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles
 from penstock.broker.nats_failures import Failures
+from penstock.broker.nats_pool import NatsPool
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind, ServerInfo
 from penstock.ingest.nats import (
@@ -127,14 +130,14 @@ class NatsLink:
         name: str = "penstock",
         version: str = "0",
         timing: LinkTiming | None = None,
+        uses_announced: bool = True,
     ) -> None:
         """`random` gives numbers in [0, 1). ConfigError if credentials or certificates cannot work."""
         self._credentials = credentials or Credentials()
         self._tls = tls or TlsFiles()
         if mistakes := [*self._credentials.mistakes(), *self._tls.mistakes()]:
             raise ConfigError(mistakes)
-        assert servers
-        self._servers = tuple(servers)
+        self._pool = NatsPool(servers, uses_announced=uses_announced, random=random)
         self._on_groups = on_groups
         self._on_event = on_event
         self._clock_us = clock_us
@@ -154,6 +157,7 @@ class NatsLink:
         )
         self._pauses: set[str] = set()
         self._gap_start_us: int | None = None
+        self._framing_lost_ms: int | None = None  # when that happened last
         self._tls_first: set[NatsServer] = set()
         self._stopping = asyncio.Event()
         self._up = asyncio.Event()
@@ -176,6 +180,11 @@ class NatsLink:
     def info(self) -> ServerInfo | None:
         """What the server of the present connection says of itself."""
         return None if self._attempt is None else self._attempt.session.info
+
+    @property
+    def announced(self) -> tuple[NatsServer, ...]:
+        """The servers that NATS announces beside those that are named."""
+        return self._pool.announced
 
     @property
     def last_failure(self) -> str:
@@ -278,12 +287,7 @@ class NatsLink:
         rounds = 0
         try:
             while not self._stopping.is_set():
-                steady = False
-                for server in self._servers:
-                    steady = await self._connect_and_serve(server) >= self._timing.steady_ms
-                    if steady or self._stopping.is_set():
-                        break
-                rounds = 0 if steady else rounds + 1
+                rounds = await self._round(rounds + 1)
                 if rounds:
                     await self._wait_before_round(rounds)
         finally:
@@ -293,6 +297,21 @@ class NatsLink:
                     future.set_exception(OperationalError("the link to NATS has stopped"))
 
     # Inside: connecting
+
+    async def _round(self, number: int) -> int:
+        """Try servers until one has been of use; the `number` of this round, or that to wait for: 0 is not at all."""
+        started_ms = _now_ms()
+        wait = number
+        for server in self._pool.round(lambda: _now_ms() - started_ms < limits.NATS_ROUND_MS):
+            up_ms, kind = await self._connect_and_serve(server)
+            if self._stopping.is_set() or up_ms >= self._timing.steady_ms:
+                return 0
+            if up_ms and kind is ErrorKind.PROTOCOL:
+                last_ms, self._framing_lost_ms = self._framing_lost_ms, _now_ms()
+                if last_ms is None or _now_ms() - last_ms >= self._timing.steady_ms:
+                    return 0
+                wait = 1
+        return wait
 
     async def _wait_before_round(self, rounds: int) -> None:
         longest_ms = min(self._timing.reconnect_ms_min * 2 ** min(rounds - 1, 16), self._timing.reconnect_ms_max)
@@ -311,8 +330,8 @@ class NatsLink:
         if not task.cancelled():
             task.result()
 
-    async def _connect_and_serve(self, server: NatsServer) -> int:
-        """Connect to `server` and stay until the connection ends; returns how many ms the link was up."""
+    async def _connect_and_serve(self, server: NatsServer) -> tuple[int, ErrorKind]:
+        """Connect to `server` and stay until the connection ends: how many ms the link was up, and why it ended."""
         kind, reason = ErrorKind.OTHER, "stopped"
         attempt: NatsAttempt | None = None
         try:
@@ -334,7 +353,7 @@ class NatsLink:
         if attempt is not None and attempt.failure is not None:
             raise attempt.failure
         self._report_end(server, kind, reason, was_ready=attempt is not None and attempt.was_ready)
-        return lived_ms
+        return lived_ms, kind
 
     def _new_attempt(self, server: NatsServer) -> NatsAttempt:
         session = NatsSession(
@@ -369,7 +388,7 @@ class NatsLink:
         self._tokens.clear()
         self._up.clear()
         self._answers.closed()
-        return 0 if up_ms is None else _now_ms() - up_ms
+        return 0 if up_ms is None else max(1, _now_ms() - up_ms)
 
     def _proven_us(self, attempt: NatsAttempt) -> int:
         # One more millisecond, because both times are rounded.
@@ -388,6 +407,10 @@ class NatsLink:
     # Inside: what a connection brings
 
     def _session_event(self, event: SessionEvent) -> None:
+        if isinstance(event, (SessionReady, InfoChanged)):
+            assert self._attempt is not None
+            has_tls = self._attempt.session.has_tls
+            self._pool.announce(event.info.connect_urls, self._attempt.server, has_tls=has_tls)
         if isinstance(event, SessionReady):
             self._subscribe_again()
         elif isinstance(event, BarrierReached):

@@ -358,6 +358,7 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
         credentials=config.nats_credentials,
         tls=config.nats_tls,
         version=__version__,
+        uses_announced=not config.nats_ignore_announced,
     )
 
 

@@ -288,6 +288,14 @@ _TABLE = (
         "",
         "Encrypt the streams that Penstock makes for itself from now on, such as `__offsets`; all brokers need keys.",
     ),
+    Setting(
+        "nats_ignore_announced",
+        read_boolean,
+        False,
+        "",
+        "Use only the nats-servers of `nats`, and not the others that these announce: where their addresses are those "
+        "of another network, or where they are not to get the credentials.",
+    ),
     Setting("nats_user", read_text, None, "NAME", "User name for NATS."),
     Setting("nats_password", read_text, None, "TEXT", "Password for NATS.", secret=True),
     Setting("nats_password_file", read_path, None, "FILE", "File that holds the password for NATS.", names_file=True),

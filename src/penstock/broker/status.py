@@ -31,6 +31,7 @@ def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
         last_complaint=driver.last_complaint,
         messages_skipped=driver.messages_skipped,
         unanswerable=driver.unanswerable,
+        announced=tuple(map(str, link.announced)),
         gaps=status.nats.gaps,
     )
     damaged_frames = server.damaged_frames + driver.peers.damaged_frames

@@ -22,6 +22,7 @@ EXAMPLES = examples(
     "penstock status --server broker-1.example:7422",
     "penstock status --json | jq .broker.nats.state",
 )
+_ANNOUNCED_SHOWN = 8
 _COUNTERS = {  # those whose name does not say it all
     "dropped": "messages that matched and were not stored",
     "duplicates": "messages that came again and were not stored again",
@@ -101,6 +102,9 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         "up": f"{format_duration_ms(state.uptime_ms)}, since {output.time_text(state.started_us)}",
         "NATS": f"{nats.state}, {nats.url}{of_its_own}{version}",
     }
+    if nats.announced:
+        more = f" and {len(nats.announced) - _ANNOUNCED_SHOWN} more" if len(nats.announced) > _ANNOUNCED_SHOWN else ""
+        shown["NATS announces"] = ", ".join(nats.announced[:_ANNOUNCED_SHOWN]) + more
     if state.waits_for:
         shown["not ready"] = state.waits_for
     if nats.reading_paused:

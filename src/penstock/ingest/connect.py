@@ -40,12 +40,17 @@ class ServerInfo(msgspec.Struct, frozen=True):
     tls_verify: bool = False  # it asks for a certificate
     nonce: str = ""
     ldm: bool = False
+    connect_urls: tuple[str, ...] = ()  # host:port of the servers of its cluster
 
 
 def parse_info(line: bytes) -> ServerInfo:
     """The INFO line (without CR LF), or OperationalError."""
     try:
         told = msgspec.json.decode(line[len(b"INFO") :].strip(), type=dict[str, object])
+        urls = told.get("connect_urls")  # others' words: what is odd is left out, and costs nothing
+        told["connect_urls"] = [url for url in (urls if isinstance(urls, list) else []) if isinstance(url, str)][
+            : limits.NATS_ANNOUNCED_MAX
+        ]
         info = msgspec.convert({name: value for name, value in told.items() if value is not None}, ServerInfo)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise OperationalError(f"the INFO line of nats-server cannot be read ({error})") from None

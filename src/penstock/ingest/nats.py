@@ -198,6 +198,11 @@ class NatsSession:
         self._lame_duck = False
         self._skip_bytes = 0  # see Frames
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether TLS is up on the connection."""
+        return self._tls
+
     def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
         """Take what buffer[start:end] holds. Never raises: nonsense is SessionClosed, after what came before it."""
         if self.state is SessionState.CLOSED:
@@ -325,6 +330,7 @@ class NatsSession:
                 self._connect()
             elif info.tls_required or (self._tls_wanted and info.tls_available):
                 self.state = SessionState.TLS
+                self.info = msgspec.structs.replace(info, connect_urls=())  # who is in between could have written them
                 events.append(TlsWanted())
             elif self._tls_wanted:
                 text = "nats-server offers no TLS, but the settings ask for it (tls:// or certificate files)"

@@ -80,6 +80,7 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_complaint: str = ""
     messages_skipped: Int64Field = 0  # from nats-server, not understood, not stored
     unanswerable: Int64Field = 0  # messages whose reply subject nats-server would not let the broker publish to
+    announced: tuple[str, ...] = ()  # URLs of other nats-servers that NATS announces, and that the broker would use
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 

@@ -36,6 +36,21 @@ def test_acks_that_were_dropped_are_told_beside_those_that_were_made() -> None:
     assert "answers dropped" not in _shown(NatsStatus(state="connected"))
 
 
+def test_what_is_skipped_and_not_answered_is_shown() -> None:
+    shown = _shown(NatsStatus(state="connected", messages_skipped=2, unanswerable=3))
+    assert shown["messages skipped"].startswith("2 from nats-server")
+    assert shown["without an ack"].startswith("3 messages")
+    assert not {"messages skipped", "without an ack"} & set(_shown(NatsStatus(state="connected")))
+
+
+def test_some_of_the_announced_servers_are_shown() -> None:
+    assert "NATS announces" not in _shown(NatsStatus(state="connected"))
+    two = _shown(NatsStatus(state="connected", announced=("nats://a:1", "nats://b:1")))
+    assert two["NATS announces"] == "nats://a:1, nats://b:1"
+    many = _shown(NatsStatus(state="connected", announced=tuple(f"nats://a:{port}" for port in range(1, 21))))
+    assert many["NATS announces"].endswith("nats://a:8 and 12 more")
+
+
 def test_a_broker_that_is_not_ready_says_what_it_waits_for() -> None:
     connected = NatsStatus(state="connected")
     assert _shown(connected, "waiting for a majority")["not ready"] == "waiting for a majority"

@@ -106,6 +106,39 @@ def test_proves_itself(authentication: Authentication, said: dict[str, Any]) -> 
     assert not {"user", "pass", "auth_token", "nkey", "jwt", "sig"} - said.keys() & options.keys()
 
 
+@pytest.mark.parametrize(
+    ("told", "taken"),
+    [
+        (["a:1", "[::1]:2"], ("a:1", "[::1]:2")),
+        ([], ()),
+        (None, ()),
+        ({"a": 1}, ()),
+        ("a:1", ()),
+        (["a:1", 7, None, ["b:1"]], ("a:1",)),
+        (["a:1"] * 5_000, ("a:1",) * limits.NATS_ANNOUNCED_MAX),
+    ],
+)
+def test_announced_servers_are_bounded_and_cost_nothing(told: object, taken: tuple[str, ...]) -> None:
+    session = _session()
+    [ready] = _events(session, _info(connect_urls=told) + b"PONG\r\n")
+    assert isinstance(ready, SessionReady)
+    assert ready.info.connect_urls == taken
+    [changed] = _events(session, _info(connect_urls=["b:1"]))
+    assert isinstance(changed, InfoChanged)
+    assert changed.info.connect_urls == ("b:1",)
+
+
+def test_servers_that_are_announced_before_tls_do_not_count() -> None:
+    session = _session(tls_wanted=True)
+    [wanted] = _events(session, _info(tls_available=True, connect_urls=["evil:1"]))
+    assert isinstance(wanted, TlsWanted)
+    session.tls_established()
+    [ready] = _events(session, b"PONG\r\n")
+    assert isinstance(ready, SessionReady)
+    assert ready.info.connect_urls == ()
+    assert session.has_tls
+
+
 def test_secrets_are_not_in_repr() -> None:
     shown = repr(Authentication(user="u", password="hidden1", token="hidden2", jwt="hidden3"))
     assert "hidden" not in shown
