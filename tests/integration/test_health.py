@@ -38,7 +38,8 @@ READY = compose()["services"]["penstock-1"]["healthcheck"]["test"][1:]
 @pytest.mark.parametrize("tls", [False, True])
 def test_the_checks_of_the_deployments_find_out_how_a_broker_fares(tmp_path: Path, tls: bool) -> None:
     port = ports_in_a_row(1)
-    environment = {"PENSTOCK_HTTP": f"127.0.0.1:{port}"}
+    http = f"127.0.0.1:{port}"
+    environment = {"PENSTOCK_HTTP": http}
     if tls:
         pair = Authority(tmp_path / "certs").issue("broker", ("penstock-1",))  # not for the address that is asked
         environment |= {
@@ -48,14 +49,14 @@ def test_the_checks_of_the_deployments_find_out_how_a_broker_fares(tmp_path: Pat
         }
     with running_nats(tmp_path / "nats") as server:
         with running_broker(tmp_path / "data", nats=server.url, environment=environment) as broker:
-            assert probed(ALIVE, **environment) == (0, "ok")
-            assert probed(READY, **environment) == (0, "ready")
+            assert probed(ALIVE, **environment) == (0, f"{http}: ok")
+            assert probed(READY, **environment) == (0, f"{http}: ready")
             # The broker may have it from a flag, of which a health check does not know.
-            assert probed(ALIVE, PENSTOCK_HTTP=environment["PENSTOCK_HTTP"]) == (0, "ok")
+            assert probed(ALIVE, PENSTOCK_HTTP=environment["PENSTOCK_HTTP"]) == (0, f"{http}: ok")
             server.kill()
             broker.logged("no connection to nats")
             code, said = probed(READY, **environment)
             assert (code, "not connected to NATS" in said) == (1, True), said
-            assert probed(ALIVE, **environment) == (0, "ok")
+            assert probed(ALIVE, **environment) == (0, f"{http}: ok")
         code, said = probed(ALIVE, **environment)
         assert (code, "no broker answers over HTTP" in said) == (1, True), said

@@ -38,6 +38,7 @@ from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
 from penstock.broker.tls_settings import BrokerTls
 
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
+_OF_CLIENTS_TOO = frozenset({"tls_ca", "tls_cert", "tls_key"})
 
 # Variables of ours that are not settings of a broker.
 _OTHER_VARIABLES = frozenset(
@@ -149,6 +150,16 @@ def load_http(
     count = value_of(given, "brokers") or 1
     addresses = () if http == OFF else tuple(Address(http.host, http.port + number) for number in range(count))
     return HttpPorts(addresses, value_of(given, "http_tls"))
+
+
+def knows_broker(*, file: Path | None = None, environment: Mapping[str, str]) -> bool:
+    """Whether somebody has said anything of a broker of this machine: by a file, or by a variable of a setting.
+
+    The variables that clients take as well (PENSTOCK_TLS_CA and its like) say nothing of one.
+    """
+    if file is not None or environment.get(CONFIG_VARIABLE):
+        return True
+    return any(environment.get(one.variable) for one in SETTINGS.values() if one.name not in _OF_CLIENTS_TOO)
 
 
 def _given(

@@ -27,7 +27,10 @@ def health(
         bool, typer.Option("--ready", help="Whether it is ready: has its part in the cluster, and NATS.")
     ] = False,
     http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT", help="Its HTTP port.  Default: as its settings say.")
+        str | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Its HTTP port.  Default: $PENSTOCK_HTTP, else as --config says."
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -40,12 +43,17 @@ def health(
 ) -> None:
     """Ask the broker of this machine how it fares, for probes: exit code 0 means well.
 
-    Where its HTTP port is, and whether that speaks TLS (http, http_tls), is taken from the settings that the broker
-    takes, too: the environment and --config. Without TLS or with it, the other way is tried if that one is not spoken.
+    It asks at --http, else where the broker's own settings say: $PENSTOCK_HTTP, else `http` in --config or
+    $PENSTOCK_CONFIG, else 127.0.0.1:8422. Whether that speaks TLS is taken from $PENSTOCK_HTTP_TLS or the file; if it
+    is not spoken, the other way is tried. What it says begins with the address that it asked.
+
+    $PENSTOCK_SERVER does not say where a broker's HTTP port is. If it names another broker than the one at
+    127.0.0.1:7422, and nothing else says which one is meant, no broker is asked: give --http.
     """
     from penstock.broker.config import load_http
     from penstock.broker.health import HEALTHY, READY, ask
 
+    _check_told(http, config)
     where = load_http(file=config, environment=os.environ, flags={"http": http})
     if not where.addresses:
         raise OperationalError("the broker shows nothing over HTTP: http is off")
@@ -53,6 +61,20 @@ def health(
         is_well, said = ask(
             address, READY if ready else HEALTHY, speaks_tls=where.speaks_tls, timeout_s=seconds_of(timeout)
         )
-        typer.echo(f"{address}: {said}" if len(where.addresses) > 1 else said)
+        typer.echo(f"{address}: {said}")
         if not is_well:
             raise typer.Exit(FAILED)
+
+
+def _check_told(http: str | None, config: Path | None) -> None:
+    """BadParameter: all that says which broker is meant names one whose HTTP port is not known."""
+    from penstock.broker.config import knows_broker
+    from penstock.client.addresses import DEFAULT_PORT, SERVER_VARIABLE, parse_server, parse_servers, parse_tls
+
+    named = os.environ.get(SERVER_VARIABLE)
+    if http is not None or not named or knows_broker(file=config, environment=os.environ):
+        return
+    here = {(host, DEFAULT_PORT) for host in ("127.0.0.1", "localhost", "::1")}
+    if here.isdisjoint(parse_server(parse_tls(one)[0]) for one in parse_servers(named)):
+        text = f"{SERVER_VARIABLE} names {named}, and this command asks the HTTP port of a broker"
+        raise typer.BadParameter(f"{text}: give --http HOST:PORT, or its settings (--config, PENSTOCK_HTTP)")

@@ -1,13 +1,14 @@
 """Commands whose help is shown as it is meant.
 
 Rules: a switch, as `--help`, is shown as one, and not as an option that takes a `<bool>`. A paragraph is as wide as
-the terminal: where its lines end in the source means nothing.
+the terminal: where its lines end in the source means nothing. A command that asks no broker refuses to be told one.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 
@@ -32,6 +33,17 @@ class Command(_Switches, TyperCommand):
 
     def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:  # noqa: A002 (Typer's name)
         super().__init__(*arguments, help=_unwrapped(help), **options)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a broker that was named before a command that asks none: its answer would be of another one."""
+        from penstock.cli.options import Globals
+
+        found = ctx.find_object(Globals)
+        is_asked = any(one.name == "server" for one in self.params) or ctx.resilient_parsing
+        if found is not None and found.server and not is_asked and not {"-h", "--help"} & {*args}:
+            text = f"--server and --tls-… say which broker is asked, and {ctx.command_path!r} takes neither"
+            raise typer.BadParameter(f"{text}: leave them out", ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 class Group(_Switches, TyperGroup):

@@ -44,6 +44,20 @@ Times that are shown are in UTC; a time without a zone is taken as UTC.
 Clients find the broker by `--server HOST:PORT`, else by the variable `PENSTOCK_SERVER`, else at 127.0.0.1:7422.
 One broker of a cluster leads to the others; with several (`HOST:PORT,HOST:PORT`) one of them may be down.
 `PENSTOCK_DEBUG=1` is the same as `--debug`.
+
+| variable | commands that take it |
+|---|---|
+| `PENSTOCK_SERVER`, `PENSTOCK_CREDENTIALS`, `PENSTOCK_TOKEN`, `PENSTOCK_USER`, `PENSTOCK_PASSWORD`, \
+`PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT`, `PENSTOCK_TLS_KEY` | every command with `--server`; an option goes before them |
+| `PENSTOCK_CONFIG`, and one for each [setting](config.md) | `penstock serve`; a flag goes before them |
+| `PENSTOCK_HTTP`, `PENSTOCK_HTTP_TLS`, `PENSTOCK_BROKERS`, `PENSTOCK_CONFIG` | `penstock health`; `--http` goes first |
+| `PENSTOCK_SERVER` | `penstock health` refuses to ask any broker if only this says which one is meant |
+| `PENSTOCK_ENCRYPTION_KEYS_FILE`, `PENSTOCK_ENCRYPTION_KEYS` | `penstock dump`, `penstock keys rewrap`, and \
+`penstock verify` of files |
+| none of these | `penstock certs`, `penstock demo`, `penstock bench`, `penstock keys new`, `penstock keys list`: \
+brokers that they need they start themselves |
+
+`--server` before a command that asks no broker is refused.
 """
 
 _CONFIG_HEAD = """# Settings of a broker

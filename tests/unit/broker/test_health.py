@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError, OperationalError
-from penstock.broker.config import HttpPorts, load_http
+from penstock.broker.config import HttpPorts, knows_broker, load_http
 from penstock.broker.health import HEALTHY, ask
 
 
@@ -52,3 +52,21 @@ def test_who_does_not_answer_is_not_well() -> None:
             ask(address, HEALTHY, speaks_tls=False, timeout_s=0.1)
     with pytest.raises(OperationalError, match="refused"):
         ask(address, HEALTHY, speaks_tls=True, timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "knows"),
+    [
+        ({}, False),
+        ({"PENSTOCK_SERVER": "a:1", "PENSTOCK_TLS_CA": "/ca.pem", "PENSTOCK_TOKEN": "pst_x"}, False),  # of clients
+        ({"PENSTOCK_HTTP": ""}, False),
+        ({"PENSTOCK_HTTP": "127.0.0.1:9"}, True),
+        ({"PENSTOCK_DATA_DIR": "/data"}, True),
+        ({"PENSTOCK_CONFIG": "/etc/penstock.toml"}, True),
+    ],
+)
+def test_what_a_client_is_told_says_nothing_of_a_broker_of_this_machine(
+    environment: dict[str, str], knows: bool
+) -> None:
+    assert knows_broker(environment=environment) is knows
+    assert knows_broker(file=Path("penstock.toml"), environment=environment)
