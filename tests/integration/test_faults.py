@@ -253,6 +253,44 @@ async def test_a_disk_that_hangs_does_not_hold_up_a_stop(tmp_path: Path) -> None
             goes_on.set()
 
 
+async def test_a_broker_that_is_suspended_while_it_stops_waits_for_its_disk_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM, SIGSTOP, SIGCONT: the clock has gone on by an hour, and neither the broker nor its disk has."""
+    loop = asyncio.get_running_loop()
+    hangs, goes_on = threading.Event(), threading.Event()
+    vfs = FaultyVfs(RealVfs(tmp_path / "data"))
+
+    def hang(operation: Operation) -> Fault | None:
+        if operation.kind is Kind.SYNC and operation.path.endswith(".arrows"):
+            hangs.set()
+            goes_on.wait(60)
+        return None
+
+    with running_nats(tmp_path / "nats") as nats_server:
+        try:
+            async with broker_in_process(vfs, nats_server.url, stop_timeout_s=30.0) as broker:
+                async with await aio.connect(broker.address) as client:
+                    await client.create_stream("held", "held")
+                    vfs.plan = hang
+                    append = asyncio.create_task(client.append("held", [{"value": b"x"}], timeout=20))
+                    assert await asyncio.to_thread(hangs.wait, 20)
+                    idle = broker.driver._threads.idle
+                    real_time = loop.time
+
+                    async def suspended() -> None:
+                        monkeypatch.setattr(broker.driver._threads, "idle", idle)
+                        monkeypatch.setattr(loop, "time", lambda: real_time() + 3_600)
+                        loop.call_soon(goes_on.set)
+                        await idle()
+
+                    monkeypatch.setattr(broker.driver._threads, "idle", suspended)
+                    assert await broker.driver.stop(30.0)
+                    append.cancel()
+        finally:
+            goes_on.set()
+
+
 @needs_time
 async def test_a_process_ends_though_its_last_sync_hangs(tmp_path: Path) -> None:
     gate = tmp_path / "gate"

@@ -24,6 +24,7 @@ from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
 from penstock.broker.disk_threads import DiskThreads, TimedWork
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
+from penstock.broker.patience import Patience
 from penstock.broker.peers import Peers
 from penstock.broker.server import Server
 from penstock.broker.status import complete_status
@@ -400,15 +401,17 @@ class Driver:
 
     async def disk_idle(self, timeout_s: float) -> bool:
         """True once no disk work is open and all that came of it is carried out; False if that takes too long."""
+        return await self._disk_idle(Patience(self._loop.time, timeout_s), 0.0)
+
+    async def _disk_idle(self, patience: Patience, keep_s: float) -> bool:
         self.carry_out()
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._threads.open_count:
-                    await self._threads.idle()
-                    self.carry_out()
-        except TimeoutError:
-            return False
-        return True
+
+        async def idle() -> None:
+            while self._threads.open_count:
+                await self._threads.idle()
+                self.carry_out()
+
+        return await patience.waits_for(idle(), keep_s)
 
     # Limits and time
 
@@ -475,9 +478,7 @@ class Driver:
         done = asyncio.Event()
         take_over(self.now(), done.set)
         self.schedule()
-        try:
-            await asyncio.wait_for(done.wait(), timeout_s)
-        except TimeoutError:
+        if not await Patience(self._loop.time, timeout_s).waits_for(done.wait()):
             _log.warning("no metadata leader answers: others take over when the session of this broker is over")
 
     async def stop(self, timeout_s: float) -> bool:
@@ -487,7 +488,10 @@ class Driver:
         False if the disk did not answer in time: then the logs are left as they are, as after a crash, and whoever
         waits for an answer loses his connection instead of hearing something that may not be true.
         """
-        deadline_s = self._loop.time() + timeout_s
+        async with Patience(self._loop.time, timeout_s).running() as patience:
+            return await self._stop(patience, timeout_s)
+
+    async def _stop(self, patience: Patience, timeout_s: float) -> bool:
         self.server.stop_listening()
         await self._others(self._node.hand_over, timeout_s * _LEAVE_SHARE)  # the metadata, while all is served
         # Before it leaves, so that what was published is acked: another leader would not ack what this one has.
@@ -496,12 +500,13 @@ class Driver:
         await self._others(self._node.leave, timeout_s * _LEAVE_SHARE)
         self._stopping = True
         self._node.give_up_queries()
-        idle_by_s = deadline_s - timeout_s * 0.3
+        for_clients_s = timeout_s * 0.3
+        patience.look()
         self._node.before_stop()
-        disk_answers = await self.disk_idle(idle_by_s - self._loop.time())
+        disk_answers = await self._disk_idle(patience, for_clients_s)
         if disk_answers:
             self._node.before_stop()
-            await self.disk_idle(idle_by_s - self._loop.time())  # only checkpoints: a stop is clean without them
+            await self._disk_idle(patience, for_clients_s)  # only checkpoints: a stop is clean without them
             self.do(self._node.stop(self._clock()))
         else:
             _log.critical(
@@ -511,9 +516,7 @@ class Driver:
         self._cancel_timer()
         self._cancel_plan()
         await self.peers.stop()
-        left_s = max(0.0, deadline_s - self._loop.time())
-        await self.server.finish(left_s / 2)
-        left_s = max(0.0, deadline_s - self._loop.time())
-        await self.link.stop(int(left_s * 500))
+        await self.server.finish(patience.look() / 2)
+        await self.link.stop(int(patience.look() * 500))
         self._threads.close()
         return disk_answers

@@ -27,6 +27,7 @@ import msgspec
 from penstock.base import limits
 from penstock.broker.child import environment_of_child
 from penstock.broker.handed import Handed, encode
+from penstock.broker.patience import Patience
 from penstock.broker.restarts import Ended, Restarts
 from penstock.broker.supervised import LISTENING, READY, REASON
 from penstock.broker.systemd import NOTIFY_VARIABLE
@@ -110,10 +111,8 @@ class Keeper:
         self._stopping.set()
         self._is_told = True
         self._send(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                await self._finished.wait()
-        except TimeoutError:
+        patience = Patience(asyncio.get_running_loop().time, timeout_ms / 1_000)
+        if not await patience.waits_for(self._finished.wait()):
             _log.error("%s does not stop: it is killed; its next start recovers", self.name)
             self._send(signal.SIGKILL)
             await self._finished.wait()

@@ -43,6 +43,7 @@ from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.observed import Observed, exporter_of
+from penstock.broker.patience import LOOK_S, Patience
 from penstock.broker.peers import Peers
 from penstock.broker.place import is_alone, settled
 from penstock.broker.quotas import Usage
@@ -158,7 +159,9 @@ def _end_process_after(timeout_s: float) -> None:
     """End the process, however it hangs, unless it has ended by itself by then. What was acked is on the disk."""
 
     def end() -> None:
-        time.sleep(timeout_s)
+        patience = Patience(time.monotonic, timeout_s)
+        while patience.look():
+            time.sleep(min(patience.left_s, LOOK_S))
         text = "the stop took longer than %.1f s: the process ends as it is; the next start recovers"
         # stderr may hang as well.
         teller = threading.Thread(target=_log.critical, args=(text, timeout_s), daemon=True)
@@ -453,19 +456,22 @@ def _part_failed(error: BaseException, running: _Running) -> None:
 
 async def _stop(running: _Running) -> bool:
     """Whether everything was closed as it should be."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + STOP_TIMEOUT_S
+    async with Patience(asyncio.get_running_loop().time, STOP_TIMEOUT_S).running() as patience:
+        return await _stop_within(running, patience)
+
+
+async def _stop_within(running: _Running, patience: Patience) -> bool:
     is_clean = True
     try:
         if running.driver is not None:
             is_clean = await running.driver.stop(STOP_TIMEOUT_S * 0.9)
         if running.link_task is not None:
             running.link_task.cancel()
-            await asyncio.wait((running.link_task,), timeout=max(0.0, deadline_s - loop.time()))
+            await patience.waits_for(asyncio.wait((running.link_task,)))
     finally:
         if running.observed is not None:
             await running.observed.stop()
         if running.embedded is not None:
-            await running.embedded.stop(max(200, int((deadline_s - loop.time()) * 1_000)))
+            await running.embedded.stop(max(200, int(patience.look() * 1_000)))
         running.data_dir.release()
     return is_clean
