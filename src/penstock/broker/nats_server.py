@@ -47,6 +47,7 @@ _OF_DOCTOR = (b"_R_.penstock-doctor.", b"$PENSTOCK.doctor.", b"_INBOX.penstock-d
 """In what nats-server refuses when `penstock doctor` tries what somebody may do: no trouble of anybody's."""
 _TAKEN = b"address already in use"
 _LAST_LINES = 5
+_GO_FAILS = (b"fatal error:", b"runtime:", b"panic:")  # how the lines begin with which a Go program gives up
 _EXCERPT_BYTES = 2000
 
 
@@ -83,6 +84,7 @@ class EmbeddedNats:
         self._keeper: asyncio.Task[None] | None = None
         self._listening: asyncio.Future[int] | None = None
         self._last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._fatal = b""  # what Go said first when it gave up
         self._stopping = False
 
     @classmethod
@@ -151,6 +153,7 @@ class EmbeddedNats:
         """Start the child and wait until it serves. False if the port is taken; OperationalError for the rest."""
         self._listening = asyncio.get_running_loop().create_future()
         self._last_lines.clear()
+        self._fatal = b""
         arguments = ["-c", str(self._config_file), "-a", self.host, "-p", str(port or -1), "--logtime=false"]
         self._process = await asyncio.create_subprocess_exec(
             *tied((str(self._program), *arguments)),
@@ -178,6 +181,10 @@ class EmbeddedNats:
         raise OperationalError(f"nats-server stopped at once (exit code {code}){self._said()}")
 
     def _said(self) -> str:
+        if self._fatal:  # what follows it is a list of calls
+            told = self._fatal[:_EXCERPT_BYTES].decode("utf-8", "replace")
+            limit = "ulimit -v, MemoryMax= of systemd, the limits of the container"
+            return f"; it said: {told}; if that is for want of memory or threads, give it more ({limit})"
         said = b"\n".join(self._last_lines)[-_EXCERPT_BYTES:].decode("utf-8", "replace")
         return f"; it said:\n{said}" if said else ""
 
@@ -192,6 +199,8 @@ class EmbeddedNats:
             if not line:
                 return
             line = line.rstrip()
+            if line.startswith(_GO_FAILS):
+                self._fatal = self._fatal or line
             if b"[INF]" not in line:
                 self._last_lines.append(line)
             level = next((level for mark, level in _LEVELS.items() if mark in line), logging.DEBUG)

@@ -32,6 +32,7 @@ from penstock.base.addresses import Address
 from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
+from penstock.base.shortages import shortage
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
@@ -99,18 +100,25 @@ def run(
 
     `listening` hears where it can be asked, `ready` when it has its part in the cluster, which takes others.
     """
-    with undisturbed():
-        import pyarrow  # noqa: F401 (takes a while: no client's first append shall wait for it)
-
-    sys.setswitchinterval(THREAD_SWITCH_S)
-    keep_freed_memory()
     try:
+        with undisturbed():
+            import pyarrow  # noqa: F401 (takes a while: no client's first append shall wait for it)
+
+        sys.setswitchinterval(THREAD_SWITCH_S)
+        keep_freed_memory()
         return asyncio.run(_serve(config, _raised_file_limit(), listening, ready))
     except ConfigError:
         raise
-    except (PenstockError, OSError) as error:
-        _log.error("%s", error)
+    except (PenstockError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        if (lacking := _lacking(error)) is None and not isinstance(error, PenstockError | OSError):
+            raise
+        _log.error("%s", lacking or error)
         return 1
+
+
+def _lacking(error: BaseException) -> str | None:
+    """What the system did not give; None: that is not why. What a `PenstockError` says stands in its own text."""
+    return None if isinstance(error, PenstockError) else shortage(error)
 
 
 def _raised_file_limit() -> int:
@@ -442,10 +450,11 @@ def _link_ended(task: asyncio.Task[None], running: _Running) -> None:
 
 
 def _cannot_go_on(error: BaseException, running: _Running) -> None:
-    if not isinstance(error, PenstockError | OSError):
+    lacking = _lacking(error)
+    if lacking is None and not isinstance(error, PenstockError | OSError):
         _part_failed(error, running)
         return
-    _log.critical("the broker stops: %s", error)
+    _log.critical("the broker stops: %s", lacking or error)
     running.failed.set()
 
 

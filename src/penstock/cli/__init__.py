@@ -15,7 +15,10 @@ import are imported by the command that needs them, so that `--help` and shell c
 
 from __future__ import annotations
 
+import sys
+
 from penstock.base.importing import undisturbed
+from penstock.base.shortages import shortage
 
 
 def main() -> None:
@@ -23,7 +26,14 @@ def main() -> None:
     try:
         with undisturbed():
             from penstock.cli.app import app
-
-        app(prog_name="penstock")
     except KeyboardInterrupt:  # before there was a command to end
+        raise SystemExit(130) from None
+    except (ImportError, MemoryError, OSError) as error:
+        if (lacking := shortage(error)) is None:
+            raise
+        sys.stderr.write(f"Error: {lacking}\n")
+        raise SystemExit(1) from None
+    try:
+        app(prog_name="penstock")
+    except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -22,6 +22,7 @@ from penstock.base.errors import (
     PenstockError,
     RemoteError,
 )
+from penstock.base.shortages import shortage
 from penstock.cli.connection_options import with_connection_options
 
 FAILED = 1
@@ -90,8 +91,9 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
             sys.unraisablehook = lambda _: None
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise typer.Exit(error.exit_code if isinstance(error, Interrupted) else INTERRUPTED) from None
-        except (PenstockError, OSError, ValueError, ImportError) as error:
-            if is_debugging():
+        except (PenstockError, OSError, ValueError, ImportError, MemoryError, RuntimeError) as error:
+            is_mistake = isinstance(error, RuntimeError) and shortage(error) is None
+            if is_debugging() or is_mistake:
                 raise
             raise typer.Exit(report(error)) from None
 
@@ -168,6 +170,8 @@ def printable(text: str) -> str:
 
 
 def _text(error: Exception) -> str:
+    if not isinstance(error, PenstockError) and (lacking := shortage(error)) is not None:
+        return lacking
     if isinstance(error, OSError) and not isinstance(error, PenstockError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = (error.message if isinstance(error, RemoteError) else str(error)) or type(error).__name__

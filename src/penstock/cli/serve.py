@@ -14,6 +14,7 @@ import typer
 
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.importing import undisturbed
+from penstock.base.shortages import shortage
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.failure import FAILED, USED_WRONGLY, clearly
 from penstock.cli.options import Debug, examples, switch, text_option, with_options
@@ -102,10 +103,10 @@ def _serve(
         )
     try:
         raise typer.Exit(_code(settings))
-    except (PenstockError, OSError) as error:
+    except (PenstockError, OSError, ImportError, MemoryError) as error:
         if settings.log_format != "json":
             raise
-        for text in error.mistakes if isinstance(error, ConfigError) else [str(error)]:
+        for text in error.mistakes if isinstance(error, ConfigError) else [shortage(error) or str(error)]:
             logging.getLogger("penstock.broker").critical("%s", text)
         raise typer.Exit(USED_WRONGLY if isinstance(error, ConfigError) else FAILED) from None
 

@@ -148,3 +148,23 @@ def test_what_was_begun_when_ctrl_c_came_says_nothing() -> None:
 def test_who_cannot_trust_a_broker_is_not_told_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
     failure.report(Unavailable("no broker can be reached (a:1: its certificate has expired)"))
     assert capsys.readouterr().err == "Error: no broker can be reached (a:1: its certificate has expired)\n"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), OSError(24, "Too many")])
+def test_what_the_system_did_not_give_is_one_line_with_the_limit_to_raise(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raised(error) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ")
+    assert said.count("\n") == 1
+    assert "ulimit" in said
+
+
+def test_a_mistake_of_the_program_is_told_with_its_traceback() -> None:
+    @failure.clearly
+    def command() -> None:
+        raise RuntimeError("the loop is closed")
+
+    with pytest.raises(RuntimeError, match="the loop is closed"):
+        command()
