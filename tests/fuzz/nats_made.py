@@ -86,9 +86,25 @@ def made_info(chance: Random) -> bytes:
     return b"INFO " + text + chance.choice((b"\r\n", b" \r\n"))
 
 
+def made_leaf_frame(chance: Random) -> bytes:
+    """What nats-server writes to a leaf node (ADR 53), and to no client: messages and interest."""
+    pick = chance.choice
+    subject, queues = pick(_SUBJECTS), b" ".join([b"q"] * int(chance.random() * 3))
+    if chance.random() < 0.3:
+        weight = b" q %d" % int(chance.random() * 20) if queues else b""
+        return pick((b"LS+ %b%b\r\n" % (subject, weight), b"LS- %b%b\r\n" % (subject, weight[:2])))
+    block, value = made_block(chance) if chance.random() < 0.5 else b"", b"v" * int(chance.random() * 30)
+    reply = pick(_REPLIES).lstrip()
+    middle = (b"+ %b%b " % (reply, queues) if reply else b"| %b " % queues) if queues else reply
+    sizes = b"%d %d" % (len(block), len(block) + len(value)) if block else b"%d" % len(value)
+    return b"%b %b %b%b\r\n%b%b\r\n" % (b"HMSG" if block else b"LMSG", subject, middle, sizes, block, value)
+
+
 def made_line(chance: Random) -> bytes:
     """What is no message."""
-    kind = int(chance.random() * 8)
+    kind = int(chance.random() * 9)
+    if kind == 8:
+        return made_leaf_frame(chance) if chance.random() < 0.3 else b"PONG\r\n"
     if kind < 2:
         return b"PING\r\n"
     if kind < 4:

@@ -18,7 +18,7 @@ What the writers of nats-server (`msgHeader` in its client.go is the only one fo
 
 | part         | what it can be                                                                                  |
 |--------------|-------------------------------------------------------------------------------------------------|
-| subject      | any byte but space, tab and LF; through MQTT before nats-server 2.15 any byte but space         |
+| subject      | any byte but space, tab and LF; through MQTT in older versions any byte but space               |
 |              | with spaces for events of an account whose name has some (`$SYS.ACCOUNT.my account.CONNECT`)    |
 | sid          | as we chose it                                                                                  |
 | reply        | absent; as the subject; empty (two spaces) in what nats-server publishes itself: message traces, |

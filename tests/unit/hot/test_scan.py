@@ -76,7 +76,7 @@ def test_what_a_publisher_may_choose_never_raises() -> None:
     # nats-server lets through any byte but space, tab and line feed.
     subject = bytes(byte for byte in range(256) if byte not in b" \t\n")
     reply = subject.replace(b"\r", b"")
-    subject += b"\nx"  # through MQTT nats-server before 2.15 let this through, too
+    subject += b"\nx"  # through MQTT older versions of nats-server let this through, too
     data = b"MSG %b 1 %b 000000001\r\nx\r\n" % (subject, reply)
     position, frames = _scan(data)
     assert position == len(data)
@@ -136,7 +136,7 @@ def test_an_empty_reply_subject_is_none() -> None:
         # The name of an account may have spaces.
         b"MSG $SYS.ACCOUNT.my account.CONNECT 1  5",
         b"MSG $SYS.ACCOUNT.a b c d.CONNECT 1 0000000005",
-        # Through MQTT nats-server before 2.15 let line ends into a subject: what stands there ends no line.
+        # Through MQTT older versions let line ends into a subject: what stands there ends no line.
         b"MSG a\r\nb 1 5",
         b"MSG 2\r\nMSG\tb\t1\t2\r\nPING\r\n 1 5",
         b"MSG 7\r\nb 1 r 5",
