@@ -255,8 +255,9 @@ _TABLE = (
         read_urls,
         (),
         "URL",
-        f"The nats-server(s) to use: nats://host:4222 or tls://host:4222, several parted by commas. `{EMBEDDED}` "
-        "starts one of its own, for this machine only.",
+        "The nats-server(s) to use: nats://host:4222 or tls://host:4222, several parted by commas. One of a cluster "
+        "suffices, as it announces the others; name more, so that the start does not depend on it. "
+        f"`{EMBEDDED}` starts one of its own, for this machine only.",
     ),
     Setting(
         "nats_port",
