@@ -494,6 +494,8 @@ class Driver:
     async def _stop(self, patience: Patience, timeout_s: float) -> bool:
         self.server.stop_listening()
         await self._others(self._node.hand_over, timeout_s * _LEAVE_SHARE)  # the metadata, while all is served
+        self._node.drain(self.now())
+        self.carry_out()
         # Before it leaves, so that what was published is acked: another leader would not ack what this one has.
         if not await self.link.drain(int(timeout_s * 250)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")

@@ -153,7 +153,7 @@ def _of_cluster(
     yield from judge_brokers(home, asked, __version__)
     yield from judge_certificates(asked, now_us)
     yield from judge_credentials(users, now_us)
-    yield from judge_streams(infos, home.brokers, list(statuses.values()), now_us)
+    yield from judge_streams(infos, home.brokers, now_us)
     for data_dir in data_dirs:
         yield from judge_machine(data_dir, statuses)
 

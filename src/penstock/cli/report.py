@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from penstock.doctor.gaps import Cause
     from penstock.messages import GapInfo, PartitionInfo, StreamInfo
 
 _GAPS_SHOWN_MAX = 10
+_GAPS_MEAN = "what was published then may not be stored; what was acked is"
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
 _TEXT_CHARS_MIN = 10
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # those are meant
@@ -176,11 +178,25 @@ def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
     if not gaps:
         return
     console.print()
-    console.print(cell(f"{title}: what was published then may not be stored; what was acked is", "yellow"))
+    console.print(cell(f"{title}: {_GAPS_MEAN}", "yellow"))
     for gap in gaps[-_GAPS_SHOWN_MAX:]:
         console.print(cell(f"  {gap_text(gap)}"))
     if len(gaps) > _GAPS_SHOWN_MAX:
         console.print(cell(f"  and {len(gaps) - _GAPS_SHOWN_MAX} earlier ones (see --json)"))
+
+
+def print_causes(console: Console, causes: Sequence[Cause]) -> None:
+    """The latest gaps of several streams, each with where it was; nothing where there are none."""
+    from penstock.doctor.findings import listed
+
+    if not causes:
+        return
+    console.print()
+    console.print(cell(f"Gaps: {_GAPS_MEAN}", "yellow"))
+    for cause in causes[-_GAPS_SHOWN_MAX:]:
+        console.print(cell(f"  {gap_text(cause.gap)} ({listed(cause.where)})"))
+    if len(causes) > _GAPS_SHOWN_MAX:
+        console.print(cell(f"  and {len(causes) - _GAPS_SHOWN_MAX} earlier ones (see --json)"))
 
 
 def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +13,7 @@ from penstock.cli.failure import clearly
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
-    from penstock.messages import GapInfo, PartitionInfo, StatusResponse
+    from penstock.messages import StatusResponse
 
 EXAMPLES = examples(
     "penstock status",
@@ -47,6 +45,8 @@ def status(
     if as_json:
         output.print_json({"broker": state, "streams": infos})
         return
+    from penstock.doctor.gaps import causes
+
     console = output.console()
     if warning := without_leader(state):
         console.print(output.cell(warning, "bold red"))
@@ -64,19 +64,10 @@ def status(
         console.print(replicas.replica_table(infos, unreachable if warning else frozenset()))
         if silence := replicas.silent_leaders(infos):
             console.print(output.cell(silence, "yellow"))
-    report.print_gaps(console, f"Gaps of broker {state.broker_id}", state.nats.gaps)
-    parts = [(info, part) for info in infos for part in info.partitions]
-    found = Counter(gap for _, part in parts for gap in set(part.gaps).difference(state.nats.gaps))
-    # One of another broker concerns all that it leads, and is not told again for each.
-    shared = sorted((gap for gap, count in found.items() if count > 1), key=attrgetter("start_us"))
-    report.print_gaps(console, "Gaps of other brokers, for what they lead", tuple(shared))
-    shown = {*state.nats.gaps, *shared}
-    for info, part in parts:
-        report.print_trouble(console, info, _with_gaps(part, tuple(gap for gap in part.gaps if gap not in shown)))
-
-
-def _with_gaps(part: PartitionInfo, gaps: tuple[GapInfo, ...]) -> PartitionInfo:
-    return msgspec.structs.replace(part, gaps=gaps)
+    report.print_causes(console, causes(infos))
+    for info in infos:
+        for part in info.partitions:
+            report.print_trouble(console, info, msgspec.structs.replace(part, gaps=()))
 
 
 def without_leader(state: StatusResponse) -> str:

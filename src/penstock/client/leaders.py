@@ -10,25 +10,52 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 
 import msgspec
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId, PartitionKey, StreamId
 from penstock.client.link import Link
-from penstock.messages import FollowerInfo, MetadataRequest, PartitionHealth, PartitionInfo, StreamInfo
+from penstock.messages import (
+    FollowerInfo,
+    GapInfo,
+    MetadataRequest,
+    PartitionHealth,
+    PartitionInfo,
+    StreamInfo,
+    joined,
+)
 
 
 async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: float) -> list[StreamInfo]:
-    """`streams`, in their order, with what the leaders of their partitions say. At most a page of metadata."""
+    """`streams`, in their order, with what the leaders of their partitions say. At most a page of metadata.
+
+    When nobody listened is told by whoever led then: all who hold a replica are asked for that.
+    """
     names: dict[str, dict[str, None]] = {}
+    gaps: dict[str, dict[str, None]] = {}
     for info in streams:
         for part in info.partitions:
             if _is_missed(part) and (address := link.address_of_leader(part)):
                 names.setdefault(address, {})[info.name] = None
-    told = _of_leaders(info for infos in (await _asked(link, names, timeout_s)).values() for info in infos)
-    return await _told_by_followers(link, [_completed(info, told) for info in streams], timeout_s)
+            for one in part.replicas if len(part.replicas) > 1 else ():
+                if link.view.is_live(one) and (where := link.view.address_of(one)) is not None:
+                    gaps.setdefault(where, {})[info.name] = None
+    asked = {one: {**names.get(one, {}), **gaps.get(one, {})} for one in (*names, *gaps)}
+    answers = await _asked(link, asked, timeout_s)
+    told = _of_leaders(info for at, infos in answers.items() for info in infos if info.name in names.get(at, {}))
+    known = _gaps_of((*streams, *(info for infos in answers.values() for info in infos)))
+    completed = [_completed(info, told, known) for info in streams]
+    return await _told_by_followers(link, completed, timeout_s)
+
+
+def _gaps_of(streams: Iterable[StreamInfo]) -> dict[PartitionKey, set[GapInfo]]:
+    """All that is told of each partition, by whomever."""
+    found: dict[PartitionKey, set[GapInfo]] = {}
+    for info in streams:
+        for part in info.partitions:
+            found.setdefault(PartitionKey(info.stream_id, part.partition), set()).update(part.gaps)
+    return found
 
 
 async def _asked(link: Link, names: dict[str, dict[str, None]], timeout_s: float) -> dict[str, tuple[StreamInfo, ...]]:
@@ -101,11 +128,15 @@ def _of_leaders(streams: Iterable[StreamInfo]) -> dict[PartitionKey, PartitionIn
     return told
 
 
-def _completed(info: StreamInfo, told: dict[PartitionKey, PartitionInfo]) -> StreamInfo:
+def _completed(
+    info: StreamInfo, told: dict[PartitionKey, PartitionInfo], gaps: dict[PartitionKey, set[GapInfo]]
+) -> StreamInfo:
     parts = []
     for part in info.partitions:
-        leaders = told.get(PartitionKey(info.stream_id, part.partition)) if _is_missed(part) else None
-        parts.append(part if leaders is None else _merged(part, leaders))
+        key = PartitionKey(info.stream_id, part.partition)
+        leaders = told.get(key) if _is_missed(part) else None
+        whole = part if leaders is None else _merged(part, leaders)
+        parts.append(msgspec.structs.replace(whole, gaps=joined(gaps[key])))
     return msgspec.structs.replace(info, partitions=tuple(parts))
 
 
@@ -116,5 +147,4 @@ def _merged(own: PartitionInfo, leaders: PartitionInfo) -> PartitionInfo:
         state=leaders.state if is_well else own.state,
         state_reason=leaders.state_reason if is_well else own.state_reason,
         damage=tuple(dict.fromkeys((*own.damage, *leaders.damage))),
-        gaps=tuple(sorted({*own.gaps, *leaders.gaps}, key=attrgetter("start_us"))),
     )

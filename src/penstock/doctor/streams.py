@@ -9,30 +9,26 @@ from penstock.base.ids import BrokerId
 from penstock.base.subjects import AUDIT_STREAM
 from penstock.base.units import format_duration_us
 from penstock.doctor.findings import Finding, bounded, fail, listed, ok, warn
+from penstock.doctor.gaps import causes, label
 from penstock.groups.rows import OFFSETS_STREAM
-from penstock.messages import BrokerInfo, GapInfo, PartitionHealth, PartitionInfo, StatusResponse, StreamInfo
+from penstock.messages import BrokerInfo, PartitionHealth, PartitionInfo, StreamInfo
 
 _RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
 _REPLICAS_USUAL = 3
-_STOPPED = "the broker was stopped"  # the reason of a gap before which a broker has handed over what it led
 
 Part = tuple[str, PartitionInfo, StreamInfo]
 
 
 def judge_streams(
-    infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], statuses: Sequence[StatusResponse], now_us: int
+    infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], now_us: int
 ) -> Iterator[Finding]:
-    """All of it; `statuses` of the brokers that answered."""
-    parts = [(_label(info, part), part, info) for info in infos for part in info.partitions]
+    """All of it."""
+    parts = [(label(info, part.partition), part, info) for info in infos for part in info.partitions]
     yield from _led(parts)
     yield from _replicated(parts)
     yield from _damaged(parts)
-    yield from _gaps(parts, statuses, now_us)
+    yield from _gaps(infos, now_us)
     yield from _configs(infos, brokers)
-
-
-def _label(info: StreamInfo, part: PartitionInfo) -> str:
-    return f"{info.name}/{part.partition}" if len(info.partitions) > 1 else info.name
 
 
 def _led(parts: Sequence[Part]) -> Iterator[Finding]:
@@ -99,19 +95,12 @@ def _damaged(parts: Sequence[Part]) -> Iterator[Finding]:
     yield from bounded(wrong(), ok(check, "none is known; `penstock verify` looks at every byte"))
 
 
-def _gaps(parts: Sequence[Part], statuses: Sequence[StatusResponse], now_us: int) -> Iterator[Finding]:
+def _gaps(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
     check = "gaps"
-    told: dict[GapInfo, str] = {}
-    for status in statuses:
-        told |= dict.fromkeys(status.nats.gaps, f"broker {status.broker_id}")
-    for name, part, _ in parts:
-        for gap in part.gaps:
-            told.setdefault(gap, name)
-    for gap in _handed_over(parts, statuses):
-        told.pop(gap, None)
 
     def wrong() -> Iterator[Finding]:
-        for gap, where in sorted(told.items(), key=lambda item: -item[0].start_us):
+        for gap, places in sorted(causes(infos), key=lambda one: -one.gap.start_us):
+            where = listed(places)
             if gap.end_us is None:
                 since = format_duration_us(max(1_000_000, now_us - gap.start_us))
                 yield fail(check, f"{where}: nobody listens, since {since} ({gap.reason})", _GAP)
@@ -121,30 +110,6 @@ def _gaps(parts: Sequence[Part], statuses: Sequence[StatusResponse], now_us: int
                 yield warn(check, f"{where}: nobody listened for {lasted}, {ago} ago ({gap.reason})", _GAP)
 
     yield from bounded(wrong(), ok(check, "none in the last 24 hours"))
-
-
-def _handed_over(parts: Sequence[Part], statuses: Sequence[StatusResponse]) -> Iterator[GapInfo]:
-    """The gaps of brokers that were stopped in good order, where others could lead all that was theirs meanwhile.
-
-    In which nobody did nevertheless, a partition has a gap of its own. After a crash nobody listens until others are
-    elected: such a gap is none of these.
-    """
-    gaps = {status.broker_id: status.nats.gaps for status in statuses}
-    for broker_id, own in gaps.items():
-        held = [
-            [one for one in part.replicas if one != broker_id] for _, part, _ in parts if broker_id in part.replicas
-        ]
-        for gap in own:
-            if gap.reason == _STOPPED and all(
-                any(one in gaps and not any(_overlap(gap, other) for other in gaps[one]) for one in others)
-                for others in held
-            ):
-                yield gap
-
-
-def _overlap(one: GapInfo, other: GapInfo) -> bool:
-    begins_before_end = other.end_us is None or one.start_us < other.end_us
-    return begins_before_end and (one.end_us is None or other.start_us < one.end_us)
 
 
 _GAP = "what was published then was never acked: publishers must send again what got no ack"

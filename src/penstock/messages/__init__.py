@@ -178,6 +178,7 @@ from penstock.messages.streams import (
     StreamInfo,
     TruncateRequest,
     TruncateResponse,
+    joined,
 )
 from penstock.messages.verifying import RowSum, VerifyRequest, VerifyResponse
 
@@ -328,4 +329,5 @@ __all__ = [
     "VerifyRequest",
     "VerifyResponse",
     "api_versions",
+    "joined",
 ]

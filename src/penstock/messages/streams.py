@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,22 @@ class GapInfo(msgspec.Struct, frozen=True, kw_only=True):
     start_us: TimestampField
     end_us: TimestampField | None = None  # None: it lasts
     reason: str = ""
+
+
+def joined(gaps: Iterable[GapInfo]) -> tuple[GapInfo, ...]:
+    """The times that these make together, earliest first: several brokers may tell of one, each as far as it knows."""
+    found: list[GapInfo] = []
+    for gap in sorted(gaps, key=_extent):
+        last = found[-1] if found else None
+        if last is None or (last.end_us is not None and last.end_us <= gap.start_us):
+            found.append(gap)
+        elif last.end_us is not None and (gap.end_us is None or gap.end_us > last.end_us):
+            found[-1] = msgspec.structs.replace(last, end_us=gap.end_us)
+    return tuple(found)
+
+
+def _extent(gap: GapInfo) -> tuple[int, bool, int]:
+    return gap.start_us, gap.end_us is not None, -(gap.end_us or 0)
 
 
 class DamageInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,6 +129,13 @@ class Follows:
             return f"broker {following.leader}, which leads it, does not answer this broker"
         return following.trouble
 
+    def reaches(self, partition: Partition) -> bool:
+        """Whether its leader's broker answers, as far as this one knows."""
+        following = partition.following
+        if following is None or not self._peers.is_up(following.leader):
+            return False
+        return self._fetchers[following.leader].unreachable_since_us is None
+
     def flushed(self, partition: Partition) -> None:
         """More of its log is on the disk."""
         following = partition.following

@@ -1,10 +1,14 @@
-"""When nobody listened: the times in which the broker was not subscribed, kept across restarts.
+"""When nobody listened: the times in which no leader of a partition was subscribed, kept across restarts.
 
-Rules: a gap begins when the connection was last known to work (or the broker stops) and ends when NATS has confirmed
-the subscriptions again: nobody was unsubscribed for longer. What was published in between may not be stored; what was
-acked is. A partition has gaps of its own where only its subscription was missing. The last GAPS_MAX of the broker and
-PARTITION_GAPS_MAX of each partition are kept. A line that cannot be read stays in the file as it is; a file that cannot
-be read is moved aside.
+Rules: a gap begins when the last leader is last known to have listened, and ends when NATS has confirmed the
+subscription of the next one, or of the same one: it is never longer than told. What was published in between may not be
+stored; what was acked is. Whoever ends a gap keeps it.
+
+The broker has gaps, too: from when its connection was last known to work (or it stops) until its subscriptions are
+confirmed. One counts for a partition if this broker was the last to lead it before, and the next one behind. It is kept
+if it counts for any partition: by the broker for those of one replica, which nobody else ever leads, and beside that by
+each partition of several. The last GAPS_MAX of the broker and PARTITION_GAPS_MAX of each partition are kept. A line
+that cannot be read stays in the file as it is; a file that cannot be read is moved aside.
 
     gaps.jsonl   one JSON object a line, the oldest of the broker (and of each partition) first; one that is open (no
                  end) lasted when it was written; with a stream_id it is one partition's alone (0, unless it says which)
@@ -21,7 +25,7 @@ from operator import attrgetter
 import msgspec
 
 from penstock.base.ids import PartitionId, PartitionKey, TimestampUs
-from penstock.messages import GapInfo
+from penstock.messages import GapInfo, joined
 from penstock.messages.fields import PartitionField, StreamIdField
 from penstock.vfs import Vfs
 
@@ -157,6 +161,16 @@ class Gaps:
         """Whether nobody listens now."""
         return self._broker.open is not None
 
+    @property
+    def open(self) -> GapInfo | None:
+        """The gap that the broker has now."""
+        return self._broker.open
+
+    def open_for(self, reason: str) -> set[PartitionKey]:
+        """The partitions that have a gap of their own now, for that reason."""
+        histories = self._partitions.items()
+        return {key for key, one in histories if one.open is not None and one.open.reason == reason}
+
     def open_since(self, key: PartitionKey | None = None) -> int | None:
         """When the gap began that the broker (or the partition itself) has now, if it has one."""
         history = self._broker if key is None else self._partitions.get(key)
@@ -172,16 +186,30 @@ class Gaps:
 
     def end(self, now_us: int, key: PartitionKey | None = None) -> GapInfo | None:
         """The subscriptions (or that of the partition) are confirmed: the gap that this ends, or None."""
-        history = self._broker if key is None else self._partitions.get(key)
-        if history is None or history.open is None:
+        began = self.drop(key)
+        return None if began is None else self.ended(began, now_us, key)
+
+    def ended(self, began: GapInfo, now_us: int, key: PartitionKey | None = None) -> GapInfo | None:
+        """Keep the gap that began so and ends now; None: it is none."""
+        if now_us <= began.start_us:
             return None
-        end_us = TimestampUs(max(now_us, history.open.start_us))
-        gap = GapInfo(start_us=history.open.start_us, end_us=end_us, reason=history.open.reason)
-        history.open = None
-        history.closed.append(gap)
+        gap = GapInfo(start_us=began.start_us, end_us=TimestampUs(now_us), reason=began.reason)
+        self._history(key).closed.append(gap)
         self.ended_count += 1
-        self.ended_us += end_us - gap.start_us
+        self.ended_us += now_us - gap.start_us
         return gap
+
+    def drop(self, key: PartitionKey | None = None) -> GapInfo | None:
+        """The gap that is open is none, or another broker tells of it; what it was."""
+        history = self._broker if key is None else self._partitions.get(key)
+        if history is None:
+            return None
+        dropped, history.open = history.open, None
+        return dropped
+
+    def add(self, gap: GapInfo, key: PartitionKey) -> None:
+        """One of the broker counts for that partition."""
+        self._history(key).closed.append(gap)
 
     def forget(self, key: PartitionKey) -> bool:
         """The partition is gone; whether it had gaps."""
@@ -194,9 +222,18 @@ class Gaps:
             lines += (msgspec.json.encode({**key._asdict(), **msgspec.structs.asdict(gap)}) for gap in history.all())
         return GapsSave(self._vfs, b"".join(line + b"\n" for line in lines))
 
-    def since(self, start_us: int, key: PartitionKey | None = None, *, limit: int = 20) -> tuple[GapInfo, ...]:
-        """The latest ones that reach past `start_us`, oldest first: the broker's, and the partition's own."""
-        found = list(self._broker.since(start_us, limit))
-        if key is not None and (history := self._partitions.get(key)) is not None:
-            found += history.since(start_us, limit)
-        return tuple(sorted(found, key=attrgetter("start_us"))[-limit:])
+    def since(self, start_us: int, *, limit: int = 20) -> tuple[GapInfo, ...]:
+        """The latest ones of the broker that reach past `start_us`, oldest first."""
+        return tuple(sorted(self._broker.since(start_us, limit), key=attrgetter("start_us")))
+
+    def of(
+        self, key: PartitionKey, start_us: int, *, with_broker: bool, with_open: bool, limit: int = 20
+    ) -> tuple[GapInfo, ...]:
+        """The same of a partition; `with_broker`: those of the broker count for it, `with_open`: the one it has now."""
+        history = self._partitions.get(key)
+        found = [] if history is None else list(history.since(start_us, limit))
+        if with_broker:
+            found += (gap for gap in self._broker.since(start_us, limit) if gap.end_us is not None)
+        if with_open and self._broker.open is not None:
+            found.append(self._broker.open)
+        return joined(found)[-limit:]

@@ -141,6 +141,7 @@ class Leading:
         self._has_nats = has_nats
         self._confirmed_us = confirmed_us  # when the metadata leader was asked last whether this broker goes on
         self._sessions = Sessions()
+        self._is_draining = False
         self._agenda: Agenda[Leadership] = Agenda()
         self._proposer = IsrProposer(self._agenda)
         self._incarnation: Incarnation | None = None
@@ -239,6 +240,12 @@ class Leading:
             self._moved(leadership, True, now)
         self._outbox.reply(caller, ReplicaProgressResponse())
 
+    def drain(self, now: Now) -> None:
+        """NATS is about to be left: followers are told that it was listened to until now, and nothing of it after."""
+        self._sessions.hurry(now.elapsed_us)
+        self.settle(now)
+        self._is_draining = True
+
     def gone(self, callers: Iterable[Hashable]) -> None:
         """Nobody waits for these answers."""
         self._sessions.gone(callers)
@@ -252,7 +259,7 @@ class Leading:
             confirmed_us = self._confirmed_us()
             response = msgspec.structs.replace(
                 answer.response,
-                has_nats=self._has_nats(),
+                has_nats=self._has_nats() and not self._is_draining,
                 confirmed_us=None if confirmed_us is None else max(0, now.elapsed_us - confirmed_us),
             )
             self._outbox.reply(answer.caller, response, pieces or None)

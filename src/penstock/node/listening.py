@@ -1,10 +1,11 @@
 """Who listens to NATS, and when nobody did: subscriptions and gaps together.
 
-Rules: a gap of the broker lasts from the loss of the connection until every partition has its verdict. One whose
-subscription NATS refuses then, or takes away, has a gap of its own until it is confirmed. So has one that nobody led,
-on whoever leads it next: from the last moment in which this broker knows that somebody did. The broker's own gap after
-a start lasts until it may lead, so that all that it leads then needs no gaps of its own. They are on their way to the
-disk as soon as they are known.
+Rules: a gap of the broker lasts from the loss of the connection until every partition has its verdict; after a start it
+lasts until the broker may lead. It counts for what this broker led when it began, and leads when it ends, in the same
+leadership or the next one: what others led meanwhile is `covered` by it no more, and has a gap of its own, on whoever
+leads it next, from the last moment in which that broker knows that the one before listened. One whose subscription NATS
+refuses, or takes away, has a gap of its own until it is confirmed. Gaps are on their way to the disk as soon as they
+are known.
 
 A leader without NATS is of no use: what was not listened to for NATS_ABSENT_MS is `absent`, and others are to lead it.
 """
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.hot.group import Group
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
@@ -63,6 +64,8 @@ class Listening:
         self._refusals: dict[Partition, _Refusal] = {}
         self._down_us: int | None = None  # without a connection to NATS since then, elapsed
         self.has_nats = False
+        self._covered: set[Partition] = set()  # whose gap the one of the broker is
+        self._waiting: set[PartitionKey] = set()  # which have a gap of their own, and nobody led when it began
         self._is_saving = self._is_changed = self._is_stopped = False
         self._may_lead = self._is_proven = False  # proven: NATS has confirmed all there was, and nothing was led yet
 
@@ -73,9 +76,13 @@ class Listening:
         note = self.gaps.load(stream_ids=stream_ids, last_sign_of_life_us=last_sign_of_life_us, now_us=now_us)
         if note is not None:
             self._outbox.notice(note)
+        self._waiting |= self.gaps.open_for(NOBODY_LED)
         if (start_us := self.gaps.open_since()) is not None:
             for partition in led:
                 partition.listened_us = max(partition.listened_us, start_us)
+                partition.led_epoch = partition.leader_epoch
+                if self.gaps.open_since(partition.key) is None:
+                    self._covered.add(partition)
 
     def may_lead(self) -> None:
         """This broker is registered: what it leads from now on is subscribed to, or asked for."""
@@ -87,25 +94,59 @@ class Listening:
     def remove(self, partition: Partition) -> None:
         """Its stream was deleted."""
         self.subscriptions.remove(partition)
+        self._covered.discard(partition)
         self._refusals.pop(partition, None)
+        self._waiting.discard(partition.key)
         if self.gaps.forget(partition.key):
             self._save()
 
-    def took_over(self, partition: Partition, now: Now, reason: str) -> None:
-        """Somebody listened there until `partition.listened_us`; a gap lasts until this broker does."""
-        own_us = self.gaps.open_since()  # covers it, if it is older
+    def took_over(self, partition: Partition, now: Now, reason: str, *, goes_on: bool) -> None:
+        """Somebody listened there until `partition.listened_us`; a gap lasts until this broker does.
+
+        `goes_on`: nobody but this broker led it since then, as far as it has led it at all.
+        """
+        own_us = self.gaps.open_since()
         since_us = min(partition.listened_us, now.wall_us)
-        if (own_us is None or since_us < own_us) and self.gaps.begin(since_us, reason, partition.key):
+        if goes_on and own_us is not None and own_us <= since_us and self.gaps.open_since(partition.key) is None:
+            self._covered.add(partition)
+            return
+        self._covered.discard(partition)
+        self._waiting.discard(partition.key)
+        if self.gaps.begin(since_us, reason, partition.key):
             self._save()
+
+    def begins(self, partition: Partition) -> None:
+        """Nobody was to listen there until now."""
+        if self.gaps.is_open:
+            self._covered.add(partition)
+
+    def gaps_of(self, partition: Partition) -> tuple[GapInfo, ...]:
+        """The times in which nobody listened there, as far as this broker keeps the account; the latest last."""
+        return self.gaps.of(
+            partition.key,
+            partition.stream.created_us,
+            with_broker=not partition.is_replicated,
+            with_open=partition in self._covered,
+        )
 
     def nobody(self, partition: Partition, now: Now) -> None:
         """Nobody leads it now. This broker may be the next who does, after a restart perhaps."""
+        if partition in self._covered:
+            return
         if self.gaps.begin(min(partition.listened_us, now.wall_us), NOBODY_LED, partition.key):
+            self._waiting.add(partition.key)
             self._save()
 
     def led_elsewhere(self, partition: Partition, now: Now) -> None:
-        """Another broker leads it from now on, and keeps the account of when nobody does."""
-        if self.gaps.end(now.wall_us, partition.key) is not None:
+        """Another broker leads it from now on, and tells since when nobody did.
+
+        What it cannot know is that this broker led and did not listen: that is told here.
+        """
+        self._covered.discard(partition)
+        key = partition.key
+        gap = self.gaps.drop(key) if key in self._waiting else self.gaps.end(now.wall_us, key)
+        self._waiting.discard(key)
+        if gap is not None:
             self._save()
 
     def listen(self, partition: Partition) -> None:
@@ -138,6 +179,7 @@ class Listening:
 
     def paused(self, partition: Partition, now: Now) -> None:
         """Nobody is to listen there from now on: what gap it had is over."""
+        self._covered.discard(partition)
         if self.gaps.end(now.wall_us, partition.key) is not None:
             self._save()
 
@@ -147,6 +189,10 @@ class Listening:
         self._refusals.pop(partition, None)
         since = [one for one in (self.gaps.open_since(), self.gaps.open_since(partition.key)) if one is not None]
         partition.listened_us = min((now.wall_us, *since))
+        if partition in self._covered and self.gaps.open is not None:
+            self._covered.discard(partition)
+            self.gaps.ended(self.gaps.open, now.wall_us, partition.key)
+            self._save()
 
     def up(self) -> None:
         """The link is connected, and has subscribed everything again; what came of it shows behind a barrier."""
@@ -175,6 +221,8 @@ class Listening:
         self._refusals.clear()
         if not self.gaps.is_open:
             self.gaps.begin(now.wall_us, reason)
+            listening = self.subscriptions.by_sid.values()
+            self._covered.update(one for one in listening if self.gaps.open_since(one.key) is None)
             self._save()
 
     def stop(self, now: Now) -> None:
@@ -208,12 +256,27 @@ class Listening:
         if not self._may_lead:
             self._is_proven = True
             return
-        gap = self.gaps.end(now.wall_us)
+        if self.gaps.is_open:
+            self._end_of_broker(now)
+            self._save()
         for partition, refusal in self._refusals.items():
             self._begin_for(partition, refusal.reason, now)
-        if gap is not None:
-            self._tell("", gap)
-            self._save()
+
+    def _end_of_broker(self, now: Now) -> None:
+        covered = [one for one in self._covered if not one.is_deaf]
+        self._covered.clear()
+        listening = [one for one in covered if self.listens(one)]
+        began = self.gaps.drop()
+        assert began is not None
+        for partition in covered:
+            if partition not in listening:  # its own lasts until somebody leads it
+                self.gaps.begin(began.start_us, began.reason, partition.key)
+        if not listening or (gap := self.gaps.ended(began, now.wall_us)) is None:
+            return
+        for partition in listening:
+            if partition.is_replicated:
+                self.gaps.add(gap, partition.key)
+        self._tell("", gap)
 
     def _tell(self, who: str, gap: GapInfo) -> None:
         assert gap.end_us is not None

@@ -178,7 +178,7 @@ class Node:
             self._settings,
             cluster,
             self._replicas,
-            self._listening.gaps,
+            self._listening,
             self.meters,
             started_us=now.wall_us,
         )
@@ -209,6 +209,11 @@ class Node:
         """The broker is about to stop: have another one lead the metadata; `done` once it does, or if none can."""
         self._now = now
         self._cluster.departure.hand_over(done)
+
+    def drain(self, now: Now) -> None:
+        """The broker is about to stop, and to leave NATS."""
+        self._now = now
+        self._replicas.leading.drain(now)
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """The broker is about to stop: have others lead; `done` once they do, or where that cannot be had."""

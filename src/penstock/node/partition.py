@@ -60,8 +60,9 @@ class Partition:
         "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
         "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
-        "leads", "listened_us", "log", "mending", "meters", "producers", "published", "refusal", "rollup_at", "sid",
-        "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "leads", "led_epoch", "listened_us", "log", "mending", "meters", "producers", "published", "refusal",
+        "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "vfs",
+        "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -97,6 +98,7 @@ class Partition:
         self.refusal = ""  # why NATS does not let the broker subscribe
         # By the calendar: until then somebody listened, as far as this broker knows.
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
+        self.led_epoch = 0  # the last leader epoch in which this broker led it, or did before it was started; 0: none
         self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self.budget, self.meters, self.counters = budget, budget.meters, budget.counters

@@ -20,9 +20,8 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.archives import archived_end
 from penstock.node.cluster import Cluster
-from penstock.node.gaps import Gaps
 from penstock.node.leaders import why_nobody
-from penstock.node.listening import NOT_HEARD
+from penstock.node.listening import NOT_HEARD, Listening
 from penstock.node.meters import Meters
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
@@ -48,7 +47,7 @@ class Report:
         settings: Settings,
         cluster: Cluster,
         replicas: Replicas,
-        gaps: Gaps,
+        listening: Listening,
         meters: Meters,
         *,
         started_us: int,
@@ -56,7 +55,7 @@ class Report:
         self._settings = settings
         self._cluster = cluster
         self._replicas = replicas
-        self._gaps = gaps
+        self._listening = listening
         self._meters = meters
         self._started_us = started_us
 
@@ -193,7 +192,7 @@ class Report:
                 )
                 for damage in log.damage
             ),
-            gaps=self._gaps.since(state.created_us, partition.key),
+            gaps=self._listening.gaps_of(partition),
             dropped=dict(partition.dropped),
             dedup_ids=0 if partition.dedup is None else partition.dedup.count,
             dedup_ids_forgotten=0 if partition.dedup is None else partition.dedup.forgotten,
@@ -229,7 +228,7 @@ class Report:
             started_us=TimestampUs(self._started_us),
             now_us=TimestampUs(now_us),
             uptime_ms=max(0, now_us - self._started_us) // 1_000,
-            nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
+            nats=NatsStatus(state="connecting", gaps=self._listening.gaps.since(0)),
             metadata_leader=self._cluster.quorum.leader,
             metadata_heard_ms=self._cluster.heard_ms,
             voters=len(self._cluster.quorum.membership.voters),

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation
@@ -39,6 +40,7 @@ from penstock.node.step import Outbox
 from penstock.node.upkeep import Upkeep
 
 _ANOTHER_LED = "another broker led it"
+_LATELY_US = (limits.REPLICA_FETCH_WAIT_MS + 100) * 1_000  # of an answer that comes when a long poll ends
 
 
 class Roles:
@@ -154,8 +156,11 @@ class Roles:
             self._resign(partition)
         else:
             self._chronicle.led(_name(partition))
-        reason = NOBODY_LED if partition.following is None else _ANOTHER_LED
+        goes_on = state.leader_epoch == partition.led_epoch + 1
+        was_followed, listens_still = partition.following is not None, self._listens_still(partition)
         self._unfollow(partition)
+        if listens_still:  # until it hears of this, as this broker does now
+            partition.listened_us = self._clock().wall_us
         if state.leader_epoch <= partition.log.leader_epoch:
             partition.cannot_lead = (
                 f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says "
@@ -168,7 +173,9 @@ class Roles:
         self._leading.begin(partition, state, self.live, self._clock())
         partition.is_mute = self._must_be_mute(partition)
         self._moving.look(partition)  # before anything comes
-        self._subscribe(partition, reason if state.leader_epoch > 1 else "")  # else it was made just now
+        partition.led_epoch = state.leader_epoch
+        reason = _ANOTHER_LED if was_followed else NOBODY_LED
+        self._subscribe(partition, reason if state.leader_epoch > 1 else "", goes_on=goes_on)  # else it is new
         self._upkeep.advance(partition)
         self._began(partition)
 
@@ -181,14 +188,24 @@ class Roles:
         self._moving.look(partition)
         self._resigned(partition)
 
-    def _subscribe(self, partition: Partition, reason: str) -> None:
+    def _listens_still(self, partition: Partition) -> bool:
+        """Whether the leader that it follows is there, and has said lately that it has NATS: it gives over, alive."""
+        following = partition.following
+        if following is None or following.leader not in self.live or not self._follows.reaches(partition):
+            return False
+        heard_us = self._follows.listened_us(partition)
+        return heard_us is not None and self._clock().elapsed_us - heard_us <= _LATELY_US
+
+    def _subscribe(self, partition: Partition, reason: str, *, goes_on: bool = True) -> None:
         """Listen, unless that is not to be; `reason`: why nobody did until now, as far as this broker knows."""
         if partition.is_deaf:
             return
         if not partition.is_mute:
             self._listening.listen(partition)
         if reason:
-            self._listening.took_over(partition, self._clock(), reason)
+            self._listening.took_over(partition, self._clock(), reason, goes_on=goes_on)
+        else:
+            self._listening.begins(partition)
 
     def _pause_or_resume(self, partition: Partition) -> None:
         """The image may have another intake of it. A pause is no gap: it is meant."""

@@ -102,7 +102,7 @@ class Fetcher:
         self._began_us: int | None = None  # when a large answer did
         self._bytes_max = limits.REPLICA_FETCH_BYTES
         self.heard = Heard()
-        self.listened_us: int | None = None  # when the leader answered last and had NATS
+        self.listened_us: int | None = None  # when the leader has said last that it has NATS, at the earliest
         self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
 
     @property
@@ -290,7 +290,7 @@ class Fetcher:
         self._failures = 0
         self.unreachable_since_us = None
         if response.has_nats:
-            self.listened_us = now_us
+            self.listened_us = max(self.listened_us or 0, made_us)
         out, position = [], 0
         for news in response.partitions:
             position_end = position + news.size_bytes

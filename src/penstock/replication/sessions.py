@@ -238,6 +238,11 @@ class Sessions:
                 first_us = earliest(first_us, session.ready_us)
         return first_us
 
+    def hurry(self, now_us: int) -> None:
+        """Whoever waits is answered with this step, news or not."""
+        for session in self._sessions.values():
+            session.deadline_us = min(session.deadline_us, now_us)
+
     def answers(self, now_us: int) -> list[FetchAnswer]:
         """The answers that are to be sent now. To be asked for at the end of each step."""
         for session in self._sessions.values():

@@ -407,6 +407,8 @@ class SimBroker:
 
     def _drain(self) -> None:
         assert self._link is not None
+        assert self.node is not None
+        self.node.drain(self.clock.now())
         self._drained = self._once(_DRAIN_US if self._link.drain(_DRAINED) else 0, self._leave)
 
     def _leave(self) -> None:

@@ -10,6 +10,8 @@ from rich.console import Console
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 from penstock.cli import report
+from penstock.doctor.gaps import causes
+from penstock.doctor.streams import judge_streams
 from penstock.messages import DamageInfo, FollowerInfo, GapInfo, PartitionInfo, StreamInfo
 
 
@@ -144,3 +146,33 @@ def test_a_copy_that_is_not_in_sync_says_why() -> None:
     text = shown(stream(followers=(well, away)))
     assert "Stream orders on broker 3 is read only: it is mended once it is closed\n" in text
     assert "broker 2 is" not in text
+
+
+def test_status_a_stream_and_the_doctor_show_the_same_gaps() -> None:
+    now_us = 1_700_000_000_000_000
+    gap = GapInfo(start_us=TimestampUs(now_us - 9_000_000), end_us=TimestampUs(now_us - 8_000_000), reason="killed")
+    later = GapInfo(start_us=TimestampUs(now_us - 3_000_000), end_us=TimestampUs(now_us - 2_500_000), reason="no NATS")
+    infos = [
+        StreamInfo(
+            stream_id=StreamId(number),
+            config=StreamConfig(name=f"s{number}", subject=f"s{number}"),
+            partitions=(PartitionInfo(partition=PartitionId(0), leader_epoch=LeaderEpoch(1), gaps=gaps),),
+        )
+        for number, gaps in enumerate([(gap,), (gap, later)])
+    ]
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    report.print_causes(console, causes(infos))
+    status = [line.strip() for line in out.getvalue().splitlines() if " for " in line]
+    assert status == [f"{report.gap_text(gap)} (s0, s1)", f"{report.gap_text(later)} (s1)"]
+    out.truncate(0)
+    report.print_trouble(console, infos[1], infos[1].partitions[0])
+    assert [line.strip() for line in out.getvalue().splitlines() if " for " in line] == [
+        report.gap_text(gap),
+        report.gap_text(later),
+    ]
+    told = [one.found for one in judge_streams(infos, [], now_us) if one.check == "gaps"]
+    assert told == [
+        "s1: nobody listened for 500ms, 2s ago (no NATS)",
+        "s0, s1: nobody listened for 1s, 8s ago (killed)",
+    ]

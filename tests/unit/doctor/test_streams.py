@@ -15,9 +15,7 @@ from penstock.messages import (
     DamageInfo,
     FollowerInfo,
     GapInfo,
-    NatsStatus,
     PartitionInfo,
-    StatusResponse,
     StreamInfo,
 )
 from penstock.messages.streams import ReportedConfig
@@ -38,11 +36,11 @@ def judged(info: StreamInfo, check: str, brokers: int = 3, racks: tuple[str | No
         BrokerInfo(broker_id=BrokerId(one), address=f"b{one}:7422", rack=racks[one - 1] if racks else None)
         for one in range(1, brokers + 1)
     ]
-    return [one for one in judge_streams([info], known, [], NOW_US) if one.check == check]
+    return [one for one in judge_streams([info], known, NOW_US) if one.check == check]
 
 
 def test_a_stream_that_is_well_is_well() -> None:
-    found = list(judge_streams([stream()], [], [], NOW_US))
+    found = list(judge_streams([stream()], [], NOW_US))
     assert [one.check for one in found] == ["partitions", "replicas", "damage", "gaps", "configs"]
     assert {one.result for one in found} == {Result.OK}
 
@@ -110,47 +108,15 @@ def test_gaps_of_today_are_told(start_us: int, end_us: int | None, result: Resul
     assert [(one.result, one.found) for one in judged(stream(gaps=(gap,)), "gaps")] == [(result, found)]
 
 
-STOPPED = "the broker was stopped"
-CRASHED = "the broker stopped without saying so"
+def gap_of(start_us: int, end_us: int, reason: str) -> GapInfo:
+    return GapInfo(start_us=TimestampUs(NOW_US - start_us), end_us=TimestampUs(NOW_US - end_us), reason=reason)
 
 
-def of_broker(broker_id: int, *gaps: tuple[int, int, str]) -> StatusResponse:
-    made = tuple(
-        GapInfo(start_us=TimestampUs(NOW_US - start), end_us=TimestampUs(NOW_US - end), reason=reason)
-        for start, end, reason in gaps
-    )
-    return StatusResponse(
-        broker_id=BrokerId(broker_id),
-        broker_version="1",
-        cluster_id="c",
-        address=f"b{broker_id}:7422",
-        started_us=TimestampUs(NOW_US - HOUR_US),
-        uptime_ms=1,
-        nats=NatsStatus(state="connected", gaps=made),
-    )
-
-
-LATER = (1_000_000, 500_000, STOPPED)
-GAPS_OF_BROKERS = {
-    # gaps by broker, what is not usual of the partition, whether something is told
-    "restarted, one after the other": ({1: [(9_000_000, 8_000_000, STOPPED)], 2: [LATER], 3: []}, {}, False),
-    "the third one listened": ({1: [LATER], 2: [LATER], 3: []}, {}, False),
-    "all were stopped at once": ({1: [LATER], 2: [LATER], 3: [LATER]}, {}, True),
-    "only two have copies": ({1: [LATER], 2: [LATER], 3: []}, {"replicas": (1, 2)}, True),
-    "nobody else has a copy": ({1: [LATER], 2: [], 3: []}, {"replicas": (1,)}, True),
-    "nobody knows of the others": ({1: [LATER]}, {}, True),
-    "killed": ({1: [(9_000_000, 8_000_000, CRASHED)], 2: [], 3: []}, {}, True),
-}
-
-
-@pytest.mark.parametrize(("gaps", "part", "is_told"), GAPS_OF_BROKERS.values(), ids=list(GAPS_OF_BROKERS))
-def test_a_broker_that_was_stopped_while_others_listened_left_no_gap(
-    gaps: dict[int, list[tuple[int, int, str]]], part: dict[str, Any], is_told: bool
-) -> None:
-    statuses = [of_broker(broker_id, *own) for broker_id, own in gaps.items()]
-    led = stream(gaps=statuses[0].nats.gaps, **part)  # broker 1 leads it again
-    found = [one for one in judge_streams([led], [], statuses, NOW_US) if one.check == "gaps"]
-    assert [one.result for one in found] == [Result.WARN if is_told else Result.OK]
+def test_one_cause_is_told_once() -> None:
+    gaps = [gap_of(9_000_000 + number, 6_000_000 - number, "nobody led it") for number in range(3)]
+    killed = [stream({"name": f"s{number}"}, gaps=(gap,)) for number, gap in enumerate(gaps)]
+    found = [one.found for one in judge_streams(killed, [], NOW_US) if one.check == "gaps"]
+    assert found == ["s2, s1, s0: nobody listened for 3s, 5s ago (nobody led it)"]
 
 
 ONE = {"replicas": (1,), "isr": (1,)}

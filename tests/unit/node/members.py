@@ -130,6 +130,8 @@ class Brokers:
         """It stops as on SIGTERM, when others lead what it led; its disk."""
         member = self[broker_id]
         for others_take_over in (member.node.hand_over, member.node.leave):
+            if others_take_over == member.node.leave:
+                member.node.drain(self.clock.now)
             done: list[bool] = []
             others_take_over(self.clock.now, partial(done.append, True))
             self.settle()

@@ -5,11 +5,19 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from penstock.base.clock import Now
+from penstock.base.config import StreamConfig
+from penstock.base.ids import TimestampUs
+from penstock.commitlog import Log, LogConfig
+from penstock.messages import GapInfo, joined
 from penstock.node.gaps import GAPS_PATH, Gaps
+from penstock.node.listening import Listening
+from penstock.node.step import Outbox
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import MemoryVfs
 from penstock.vfs.real import RealVfs
-from tests.unit.node.harness import Broker
+from tests.unit.node.harness import START_US, Broker
+from tests.unit.node.led import led, stream_state
 
 
 def test_a_folder_in_place_of_the_list_is_moved_aside(tmp_path: Path) -> None:
@@ -46,3 +54,28 @@ def test_a_list_that_can_be_neither_read_nor_moved_is_told_of() -> None:
     note = Gaps(vfs).load(stream_ids=(), last_sign_of_life_us=0, now_us=2)
     assert note is not None
     assert note.endswith("new ones cannot be kept (Permission denied)")
+
+
+def test_a_follower_tells_nothing_of_a_time_without_a_leader_once_another_one_leads() -> None:
+    """As one that was suspended: it hears of the past, entry by entry."""
+    vfs, outbox = MemoryVfs(), Outbox()
+    listening = Listening(vfs, outbox, confirmed=lambda _: None, refused=lambda _, reason: None)
+    state = stream_state(4, StreamConfig(name="s", subject="s"))
+    (key,) = state.partition_keys()
+    partition = led(state, Log.open(vfs, "s", *key, LogConfig.of(state.config), now_us=START_US), vfs)
+    listening.nobody(partition, Now(START_US + 60_000_000, 60_000_000))
+    (gap,) = listening.gaps.of(partition.key, 0, with_broker=False, with_open=False)
+    assert gap.end_us is None
+    listening.led_elsewhere(partition, Now(START_US + 60_000_001, 60_000_001))
+    assert listening.gaps.of(partition.key, 0, with_broker=False, with_open=False) == ()
+
+
+def test_what_several_brokers_tell_of_one_time_is_one_gap() -> None:
+    def gap(start_us: int, end_us: int | None, reason: str) -> GapInfo:
+        end = None if end_us is None else TimestampUs(end_us)
+        return GapInfo(start_us=TimestampUs(start_us), end_us=end, reason=reason)
+
+    overlap = (gap(50, 70, "b"), gap(10, 60, "a"), gap(10, 20, "c"))
+    told = (*overlap, gap(70, 80, "d"), gap(90, None, "e"), gap(95, 99, "f"))
+    assert joined(told) == (gap(10, 70, "a"), gap(70, 80, "d"), gap(90, None, "e"))
+    assert joined(()) == ()

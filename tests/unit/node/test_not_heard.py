@@ -71,8 +71,8 @@ def test_it_listens_again_once_it_is_heard_and_keeps_the_gap(brokers: Brokers) -
     brokers.publish("s", b"again", reply="t")
     brokers.run(100)
     assert [ack.reply for ack in led.acks] == ["t"]
-    (key,) = led.node._partitions
-    (gap,) = [gap for gap in led.node._listening.gaps.since(0, key) if "did not answer" in gap.reason]
+    (partition,) = led.node._partitions.values()
+    (gap,) = [gap for gap in led.node._listening.gaps_of(partition) if "did not answer" in gap.reason]
     assert gap.end_us is not None
     assert gap.end_us > gap.start_us
 
