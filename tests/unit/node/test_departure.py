@@ -57,6 +57,26 @@ def test_who_takes_its_partitions_over_acks_without_asking_twice() -> None:
     assert new.acks[-1].body["replicas"] >= 2
 
 
+@pytest.mark.parametrize("idle_ms", [0, 150, 300, 450])
+def test_the_gap_of_a_handover_begins_when_the_leader_begins_to_leave_nats(idle_ms: int) -> None:
+    """However long ago a follower was answered last: it is told once more."""
+    brokers, name = with_a_stream_of_the_metadata_leader()
+    leaving = brokers.leader
+    until_done(brokers, done(brokers, leaving.node.hand_over))
+    brokers.run(idle_ms)
+    left_us = brokers.clock.wall_us
+    leaving.node.drain(brokers.clock.now)
+    brokers.settle()
+    brokers.run(750)  # the drain of NATS, longer than a poll
+    assert done(brokers, leaving.node.leave) == [True]
+    brokers.run(200)
+    new = brokers.led(name)
+    (partition,) = [one for one in new.node._partitions.values() if one.stream.name == name]
+    (gap,) = new.node._listening.gaps_of(partition)
+    assert gap.end_us is not None
+    assert (gap.start_us - left_us, gap.end_us - left_us) == (0, 750_000)
+
+
 def test_who_leads_no_metadata_hands_nothing_over() -> None:
     brokers = formed()
     term = brokers.leader.quorum.term
