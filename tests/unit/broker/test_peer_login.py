@@ -62,6 +62,7 @@ class Dialling:
         self.doorway = Doorway()
         self.ups = 0
         self.ends = 0
+        self.answers = 0
         guarding = self.doorway.guarding(1, SECRET)
         self.connection = PeerConnection(BrokerId(2), OURS, self, lambda: self.now_us, guarding)
         self.transport = Transport(sock)
@@ -71,7 +72,7 @@ class Dialling:
         self.ups += 1
 
     def answered(self, token: int, response: object, raw: object) -> None:
-        raise AssertionError(response)
+        self.answers += 1
 
     def receiving(self, size_bytes: int) -> None:
         raise AssertionError(size_bytes)
