@@ -240,3 +240,38 @@ def test_who_may_read_some_subjects_reads_them(penstock: Run) -> None:
     shown = penstock("stream", "show", "regions", **eu)
     assert shown.returncode == 0, shown.stderr
     assert "regions.>" in shown.stdout
+
+
+@needs_time
+def test_who_makes_a_stream_is_told_of_those_on_the_same_subjects(penstock: Run) -> None:
+    assert penstock("stream", "create", "over", "over.>").stderr == ""
+    made = penstock("stream", "create", "part", "over.eu.*")
+    assert made.returncode == 0
+    assert "note: what is on its subjects comes into other streams, too: over" in made.stderr
+    assert "Nats-Expected-Stream: part" in made.stderr
+    silent = penstock("stream", "create", "never", "over.us", "--acks", "never")
+    assert "other streams, too: over" in silent.stderr
+    assert "first ack" not in silent.stderr
+
+
+@needs_time
+def test_a_user_makes_partitions_and_ids_up_to_its_limits(penstock: Run) -> None:
+    made = penstock("user", "add", "ida", "--token")
+    ida = {"PENSTOCK_CREDENTIALS": "", "PENSTOCK_TOKEN": made.stdout.strip()}
+    assert penstock("acl", "add", "ida", "create,alter", "--subject", "ida.>").returncode == 0
+    limited = penstock("user", "limit", "ida", "--partitions", "3", "--message-ids", "3000")
+    assert limited.stderr.endswith("; and make 3 partitions, 3,000 message ids\n")
+    options = ("--partition-by", "key", "--dedup-ids-max", "1000")
+    assert penstock("stream", "create", "ida-1", "ida.1", "--partitions", "2", *options, **ida).returncode == 0
+    refused = penstock("stream", "create", "ida-2", "ida.2", "--partitions", "2", *options, **ida)
+    assert refused.returncode == 1
+    assert "`penstock user limit ida --partitions N`" in refused.stderr
+    refused = penstock("stream", "alter", "ida-1", "--dedup-ids-max", "1501", **ida)
+    assert refused.returncode == 1
+    assert "`penstock user limit ida --message-ids N`" in refused.stderr
+    grown = penstock("stream", "alter", "ida-1", "--partitions", "4", **ida)
+    assert "`penstock user limit ida --partitions N`" in grown.stderr
+    (listed,) = (line for line in penstock("user", "list").stdout.splitlines() if line.startswith("ida "))
+    assert "2 of 3" in listed
+    assert penstock("user", "limit", "ida", "--partitions", "none", "--message-ids", "none").returncode == 0
+    assert penstock("stream", "alter", "ida-1", "--partitions", "4", **ida).returncode == 0
