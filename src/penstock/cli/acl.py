@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.completing import OPERATIONS, complete_operations, complete_stream, complete_user
-from penstock.cli.failure import FAILED, clearly
+from penstock.cli.failure import FAILED, clearly, say
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -102,7 +102,7 @@ def add(
     with connected(ctx, server, timeout) as (client, seconds):
         client.users.change_rules(user, add=rules, timeout=seconds)
     for rule in rules:
-        typer.echo(f"{_who(user)} may {rule}", err=True)
+        say(f"{_who(user)} may {rule}", err=True)
 
 
 @clearly
@@ -126,7 +126,7 @@ def delete(
             raise ValueError(f"{_who(user)} has no rule: {', '.join(map(str, missing))} (`penstock acl list {user}`)")
         client.users.change_rules(user, drop=rules, timeout=seconds)
     for rule in rules:
-        typer.echo(f"no rule allows {_who(user)} any more: {rule}", err=True)
+        say(f"no rule allows {_who(user)} any more: {rule}", err=True)
 
 
 def _who(user: str) -> str:
@@ -149,7 +149,7 @@ def list_rules(
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
     if not found.is_guarded:
-        typer.echo("nobody has to log in: everybody may do everything (`penstock user add admin --admin`)", err=True)
+        say("nobody has to log in: everybody may do everything (`penstock user add admin --admin`)", err=True)
         return
     rows = [(one.name, rule) for one in found.users if user in (None, one.name) for rule in one.rules]
     if as_json:
@@ -200,7 +200,7 @@ def try_out(
     if as_json:
         output.print_json({"allowed": answer.is_allowed, "reason": answer.reason, "subjects": answer.subjects})
     else:
-        typer.echo(f"{'allowed' if answer.is_allowed else 'denied'}: {answer.reason}")
+        say(f"{'allowed' if answer.is_allowed else 'denied'}: {answer.reason}")
     if not answer.is_allowed:
         raise typer.Exit(FAILED)
 

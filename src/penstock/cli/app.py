@@ -32,6 +32,7 @@ from penstock.cli import (
     verify,
 )
 from penstock.cli.connection_options import with_connection_options
+from penstock.cli.failure import say
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
 from penstock.hot import way
@@ -66,7 +67,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"penstock {__version__} (hot path: {way()})")
+        say(f"penstock {__version__} (hot path: {way()})")
         raise typer.Exit
 
 

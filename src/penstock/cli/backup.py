@@ -14,7 +14,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.units import format_bytes
 from penstock.cli import output
 from penstock.cli.completing import complete_stream
-from penstock.cli.failure import clearly, say_note
+from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
@@ -299,11 +299,11 @@ def _say(folder: Path, copied: list[Copied], users: list[UserExport] | None, *, 
             output.print_json(one._asdict())
         return
     if not copied:
-        typer.echo(f"{folder}: there are no streams, and {output.counted(len(users or ()), 'user')}")
+        say(f"{folder}: there are no streams, and {output.counted(len(users or ()), 'user')}")
         return
     table = output.table("stream", "new rows", "bytes", right=("new rows", "bytes"))
     for one in copied:
         table.add_row(output.cell(one.stream), output.cell(output.count_text(one.rows)), format_bytes(one.size_bytes))
     output.console().print(table)
     rows = output.counted(sum(one.rows for one in copied), "row")
-    typer.echo(f"{folder} has {rows} more, of {output.counted(len(copied), 'stream')}")
+    say(f"{folder} has {rows} more, of {output.counted(len(copied), 'stream')}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.broker.issuing import issued, written
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import Debug, examples
 
 DAYS = 365
@@ -51,4 +51,4 @@ def certs(
         raise typer.BadParameter("name one at least", param_hint="'--hosts'")
     made = issued(named, client, days)
     written(made, folder)
-    typer.echo(f"{len(made)} files in {folder}, good for {days} days, for {', '.join(named)}")
+    say(f"{len(made)} files in {folder}, good for {days} days, for {', '.join(named)}")

@@ -14,7 +14,7 @@ from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import are_different_clusters
 from penstock.cli import output, placed_rows, places
-from penstock.cli.failure import clearly, say_note
+from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -291,6 +291,6 @@ def _say(source: StreamInfo, made: StreamInfo, rows: int, *, resumed: bool, as_j
     if as_json:
         output.print_json({"source": source.name, "target": made.name, "rows": rows, "is_resumed": resumed})
         return
-    typer.echo(f"copied {output.counted(rows, 'row')} of stream {source.name} to {made.name}, and compared them")
+    say(f"copied {output.counted(rows, 'row')} of stream {source.name} to {made.name}, and compared them")
     if not resumed:
         say_note(f"stream {made.name} is paused: run it again for what comes, in the end with --resume")

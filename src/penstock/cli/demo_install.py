@@ -21,11 +21,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-import typer
-
 from penstock.base import extras
 from penstock.base.errors import OperationalError
 from penstock.cli.confirming import confirm
+from penstock.cli.failure import say
 from penstock.spark import java
 
 EXTRAS = ("demo", "spark", "java", "lake")
@@ -87,9 +86,9 @@ def install_missing(*, yes: bool) -> None:
         raise OperationalError(f"Spark needs packages that are not installed: {names}; {found}")
     fetched_mb, disk_mb = sizes_mb(missing)
     minutes = math.ceil(fetched_mb / _SLOW_LINE_MB_PER_SECOND / 60)
-    typer.echo(f"For Spark some packages are missing: {names}. This is needed once.")
-    typer.echo(f"pip fetches at most {fetched_mb} MB, less what its cache has: {minutes} min on a 20 Mbit/s line.")
-    typer.echo(f"They take up to {disk_mb} MB of disk in {place.folder}.")
+    say(f"For Spark some packages are missing: {names}. This is needed once.")
+    say(f"pip fetches at most {fetched_mb} MB, less what its cache has: {minutes} min on a 20 Mbit/s line.")
+    say(f"They take up to {disk_mb} MB of disk in {place.folder}.")
     free_mb = shutil.disk_usage(place.folder).free // 1_000_000
     if free_mb < disk_mb:
         raise OperationalError(f"only {free_mb} MB are free on that disk; free some space and run this again")

@@ -147,6 +147,13 @@ def advising(code: ErrorCode, advice: str) -> Iterator[None]:
         raise
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Lines on stdout, or on stderr. On a terminal control characters are escaped; elsewhere each byte is as it is."""
+    if (sys.stderr if err else sys.stdout).isatty():
+        text = "\n".join(map(printable, text.split("\n")))
+    typer.echo(text, err=err)
+
+
 def say_note(text: str) -> None:
     """One line on stderr beside the data: nothing failed."""
     sys.stderr.write(f"{printable(text)}\n")
@@ -167,6 +174,18 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable_json(text: str) -> str:
+    """JSON of the same value, in which no character controls a terminal: C1, DEL and those that turn text around."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def _text(error: Exception) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import output
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected
 
 
@@ -28,7 +28,7 @@ def find(
             output.print_json(info)
         return
     if not infos:
-        typer.echo(f"no stream stores {subject}", err=True)
+        say(f"no stream stores {subject}", err=True)
         raise typer.Exit(1)
     table = output.table("stream", "subject", "acks")
     for info in infos:

@@ -8,7 +8,7 @@ import typer
 
 from penstock.base.config import Retain
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, Yes, connected
 
 
@@ -42,4 +42,4 @@ def forget_archive(
                 then = "knows of no other one, and deletes nothing until one reports"
             confirm(f"Stream {info.name} {then}. Forget archive {archive}?", f"stream {info.name} waits for {archive}")
         client.report_archived(info, known[archive], None, archive=archive, timeout=seconds)
-    typer.echo(f"stream {info.name} waits for archive {archive} no longer")
+    say(f"stream {info.name} waits for archive {archive} no longer")

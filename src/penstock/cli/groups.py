@@ -10,7 +10,7 @@ from penstock.base.errors import ErrorCode
 from penstock.cli import output, places
 from penstock.cli.completing import complete_group, complete_stream
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import FAILED, advising, clearly, say_error
+from penstock.cli.failure import FAILED, advising, clearly, say, say_error
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -68,7 +68,7 @@ def list_groups(
             table.add_row(*map(output.cell, (one.group, name, one.partitions, one.members)))
         output.console().print(table)
     else:
-        typer.echo("no groups yet; `penstock read STREAM --group NAME` makes one", err=True)
+        say("no groups yet; `penstock read STREAM --group NAME` makes one", err=True)
 
 
 @clearly
@@ -181,7 +181,7 @@ def reset(
         was = "nothing was committed" if old is None else f"it was at {old}"
         begins = "would go on" if dry_run else "goes on"
         which = f"{info.name}, partition {one.partition}" if len(info.partitions) > 1 else info.name
-        typer.echo(f"group {group} {begins} in {which} at offset {one.offset}; {was}")
+        say(f"group {group} {begins} in {which} at offset {one.offset}; {was}")
 
 
 @clearly
@@ -209,7 +209,7 @@ def delete(
         if not yes:
             confirm(f"Forget where group {group} is in {names}?", f"group {group} stays where it is")
         client.groups.delete(group, stream, timeout=seconds)
-    typer.echo(f"group {group} has nothing committed any more in {names}")
+    say(f"group {group} has nothing committed any more in {names}")
 
 
 def _place(text: str) -> Start:

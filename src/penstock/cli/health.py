@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.base.errors import OperationalError
-from penstock.cli.failure import FAILED, clearly
+from penstock.cli.failure import FAILED, clearly, say
 from penstock.cli.options import Debug, examples, seconds_of
 
 EXAMPLES = examples(
@@ -61,7 +61,7 @@ def health(
         is_well, said = ask(
             address, READY if ready else HEALTHY, speaks_tls=where.speaks_tls, timeout_s=seconds_of(timeout)
         )
-        typer.echo(f"{address}: {said}")
+        say(f"{address}: {said}")
         if not is_well:
             raise typer.Exit(FAILED)
 

@@ -14,7 +14,7 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.cli import jetstream_config, output, placed_rows
 from penstock.cli.confirming import confirm
 from penstock.cli.cut_over import check_is_heard
-from penstock.cli.failure import clearly, say_note
+from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
     CONNECTION_PANEL,
@@ -336,11 +336,9 @@ def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_j
         told = {"stream": stream.name, "from": source, "messages": done.messages, "last_sequence": done.end}
         output.print_json({**told, "is_cut_over": is_cut_over})
         return
-    typer.echo(
-        f"imported {output.counted(done.messages, 'message')} of {source}; {stream.name} has it up to {done.end}"
-    )
+    say(f"imported {output.counted(done.messages, 'message')} of {source}; {stream.name} has it up to {done.end}")
     if is_cut_over:
-        typer.echo(f"stream {stream.name} stores {stream.subject} from now on")
+        say(f"stream {stream.name} stores {stream.subject} from now on")
     else:
         again = "run it again for what comes; in the end with --cut-over"
         say_note(f"stream {stream.name} is paused, and stores nothing by itself: {again}")

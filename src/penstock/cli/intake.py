@@ -8,7 +8,7 @@ import typer
 
 from penstock.base.config import Intake
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, Yes, connected
 
 
@@ -30,7 +30,7 @@ def pause(
         before = client.stream(stream, timeout=seconds)
         info = client.pause_stream(before, timeout=seconds)
     no_longer = ", and no longer read-only" if before.intake == Intake.READ_ONLY else ""
-    typer.echo(f"stream {info.name} is paused{no_longer}: nobody listens on {info.subject} for it")
+    say(f"stream {info.name} is paused{no_longer}: nobody listens on {info.subject} for it")
 
 
 @clearly
@@ -47,7 +47,7 @@ def resume(
     """
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.resume_stream(stream, timeout=seconds)
-    typer.echo(f"stream {info.name} takes messages: it stores {info.subject}")
+    say(f"stream {info.name} takes messages: it stores {info.subject}")
 
 
 @clearly
@@ -74,7 +74,7 @@ def read_only(
             raise ValueError(f"stream {before.name} is paused, and not read-only: {advice}")
         info = (client.resume_stream if off else client.make_read_only)(before, timeout=seconds)
     no_longer = ", and no longer paused" if was_paused else ""
-    typer.echo(f"stream {info.name} takes messages" if off else f"stream {info.name} is read-only{no_longer}")
+    say(f"stream {info.name} takes messages" if off else f"stream {info.name} is read-only{no_longer}")
 
 
 @clearly
@@ -98,4 +98,4 @@ def seal(
             question = f"Seal stream {info.name} for good? It takes no messages again."
             confirm(question, f"stream {info.name} stays as it is")
         client.seal_stream(info, timeout=seconds)
-    typer.echo(f"stream {info.name} is sealed: what it holds stays, until the stream is deleted")
+    say(f"stream {info.name} is sealed: what it holds stays, until the stream is deleted")

@@ -21,7 +21,7 @@ import typer
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
 from penstock.cli import output
-from penstock.cli.failure import FAILED, clearly, say_error, say_note
+from penstock.cli.failure import FAILED, clearly, say, say_error, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Json, examples
 
@@ -137,10 +137,10 @@ def new(
     key_id = key_id or f"{datetime.now(UTC):%Y-%m-%d}-{os.urandom(2).hex()}"
     line = new_key_line(key_id, os.urandom)
     if file is None:
-        typer.echo(line)
+        say(line)
         return
     _put_first(file, line)
-    typer.echo(f"{key_id} is the first key in {file}", err=True)
+    say(f"{key_id} is the first key in {file}", err=True)
 
 
 def _put_first(file: Path, line: str) -> None:
@@ -249,7 +249,7 @@ def rewrap(data_dirs: DataDirs, keys_file: KeysFile = None, debug: Debug = False
                 continue  # the broker was quicker
             except KeyMissingError as error:
                 missing.append(f"{data_dir / path}: {error.strerror}")
-    typer.echo(f"{output.counted(done, 'file')} changed to the key {keys.current_id}", err=True)
+    say(f"{output.counted(done, 'file')} changed to the key {keys.current_id}", err=True)
     if missing:
         say_error("\n".join((f"{output.counted(len(missing), 'file')} stayed as they were:", *missing)))
         raise typer.Exit(FAILED)

@@ -8,7 +8,7 @@ import typer
 
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import is_wildcard
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def nats_config(
     """
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [client.stream(name, timeout=seconds) for name in names]
-    typer.echo(mapping(*(info.config for info in infos)))
+    say(mapping(*(info.config for info in infos)))
 
 
 def mapping(*configs: StreamConfig) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.cli.failure import printable
+from penstock.cli.failure import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,8 +77,9 @@ def cell(value: object, style: str = "") -> Any:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on one line."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    """One JSON document on one line; on a terminal nothing in it controls that."""
+    text = msgspec.json.encode(value).decode()
+    sys.stdout.write((printable_json(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def time_text(timestamp_us: int | None) -> str:

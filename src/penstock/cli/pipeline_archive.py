@@ -9,7 +9,7 @@ import typer
 
 from penstock.base import limits
 from penstock.cli import output
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import Debug, Json, Server, StreamArgument, examples
 from penstock.cli.pipeline_options import (
     RUN_PANEL,
@@ -140,8 +140,8 @@ def archive(
         output.print_json({"event": "done", "name": done.name, **counts, "ends": ends})
     else:
         files = output.counted(done.files, "file")
-        typer.echo(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
-        typer.echo(f"how far it is: penstock group show archive-{done.name}")
+        say(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
+        say(f"how far it is: penstock group show archive-{done.name}")
 
 
 def _text_of(schema: Path) -> str:

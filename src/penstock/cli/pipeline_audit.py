@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.units import format_bytes
 from penstock.cli import output
 from penstock.cli.completing import complete_stream
-from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.failure import FAILED, clearly, say, say_error
 from penstock.cli.options import Debug, Json, Server, examples
 from penstock.cli.pipeline_options import Config, Master, config_of, servers_of
 from penstock.cli.spark_session import spark_session
@@ -122,17 +122,15 @@ def _show(found: Audit, by: str, against: str | None) -> None:
         first, last = (output.time_text(int(at.timestamp() * 1e6)) for at in (one.first, one.last))
         table.add_row(*map(output.cell, (name, output.count_text(one.messages), format_bytes(one.bytes), first, last)))
     shown.print(table)
-    typer.echo(f"{output.counted(found.messages, 'message')} in {output.counted(len(found.spans), 'partition')}")
+    say(f"{output.counted(found.messages, 'message')} in {output.counted(len(found.spans), 'partition')}")
     for gap in found.gaps:
         why = (
             "compaction, a time to live or a rollup took them" if gap.is_expected else "nothing should have taken them"
         )
-        typer.echo(f"missing: {gap.topic}, partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {why}")
+        say(f"missing: {gap.topic}, partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {why}")
     for twice in found.repeated:
         places = ", ".join(f"{partition}:{offset}" for partition, offset in twice.offsets)
-        typer.echo(
-            f"message id {twice.message_id}: {twice.messages} times in {twice.topic}, at partition:offset {places}"
-        )
+        say(f"message id {twice.message_id}: {twice.messages} times in {twice.topic}, at partition:offset {places}")
     if against is not None:
         _show_comparison(found, against)
 
@@ -144,11 +142,11 @@ def _show_comparison(found: Audit, against: str) -> None:
             if span.lacking:
                 say_error(f"{where}: the archive holds none of the offsets {span.start} to {span.end - 1}")
             else:
-                typer.echo(f"{where}: nothing to compare: the log holds no message there")
+                say(f"{where}: nothing to compare: the log holds no message there")
             continue
-        typer.echo(f"{where}: compared offsets {span.compared_start} to {span.compared_end - 1}")
+        say(f"{where}: compared offsets {span.compared_start} to {span.compared_end - 1}")
         for start, end in span.lacking:
-            typer.echo(f"{where}: the archive does not have the offsets {start} to {end - 1}")
+            say(f"{where}: the archive does not have the offsets {start} to {end - 1}")
     if not any(span.compared_start < span.compared_end for span in found.spans):
         say_error("log and archive are not equal: nothing could be compared")
     for one in found.differences:
@@ -158,6 +156,6 @@ def _show_comparison(found: Audit, against: str) -> None:
         if one.is_mistake:
             say_error(said)
         else:
-            typer.echo(f"{said}: the log has given them up")
+            say(f"{said}: the log has given them up")
     if found.is_equal:
-        typer.echo(f"{against} is equal to the log")
+        say(f"{against} is equal to the log")

@@ -8,7 +8,7 @@ import typer
 
 from penstock.base import limits
 from penstock.cli import output
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import Debug, Json, Server, examples
 from penstock.cli.pipeline_options import (
     RUN_PANEL,
@@ -114,4 +114,4 @@ def run(
     if as_json:
         output.print_json({"event": "done", "rows": done.rows, "batches": done.batches})
     else:
-        typer.echo(f"{output.counted(done.rows, 'message')} of {stream} read, and what came of them written to {to}")
+        say(f"{output.counted(done.rows, 'message')} of {stream} read, and what came of them written to {to}")

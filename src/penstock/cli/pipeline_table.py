@@ -8,7 +8,7 @@ import typer
 
 from penstock.base import limits
 from penstock.cli import output
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say
 from penstock.cli.options import Debug, Json, Server, StreamArgument, examples
 from penstock.cli.pipeline_options import (
     RUN_PANEL,
@@ -117,7 +117,7 @@ def table(
         output.print_json({"event": "done", "rows": done.rows, "batches": done.batches, "keys": done.keys})
     else:
         keys = output.counted(done.keys, "key")
-        typer.echo(f"{output.counted(done.rows, 'message')} of {stream} merged into {to}, which has {keys}")
+        say(f"{output.counted(done.rows, 'message')} of {stream} merged into {to}, which has {keys}")
 
 
 _MILLISECONDS_MIN = 100_000_000_000  # 1973: no offset that somebody types is as high, and no time as low

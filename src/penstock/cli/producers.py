@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from penstock.cli import output
+from penstock.cli.failure import say
 
 if TYPE_CHECKING:
     from penstock.client.known_producers import KnownProducer
@@ -26,7 +25,7 @@ def show(found: list[KnownProducer], *, as_json: bool) -> None:
             table.add_row(*map(output.cell, (*one[:5], output.time_text(int(one.last_append.timestamp() * 1_000_000)))))
         output.console().print(table)
     else:
-        typer.echo("no producer has appended in the last ten minutes", err=True)
+        say("no producer has appended in the last ten minutes", err=True)
 
 
 def show_queries(found: list[PublishedQuery], *, as_json: bool) -> None:
@@ -45,4 +44,4 @@ def show_queries(found: list[PublishedQuery], *, as_json: bool) -> None:
             table.add_row(*map(output.cell, values))
         output.console().print(table)
     else:
-        typer.echo("no query has published staged rows in the last seven days", err=True)
+        say("no query has published staged rows in the last seven days", err=True)

@@ -19,7 +19,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import matches, subject_mistake
 from penstock.cli import output
-from penstock.cli.failure import clearly, say_note
+from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
     CONNECTION_PANEL,
@@ -222,10 +222,10 @@ def _show(subject: str, acks: list[PubAck], *, as_json: bool) -> None:
         output.print_json({"acks": [{**one._asdict(), "seq": one.offset + 1} for one in acks]})
         return
     if not acks:
-        typer.echo(f"published on {subject}; no ack was asked for")
+        say(f"published on {subject}; no ack was asked for")
     for one in acks:
         again = " (a duplicate: stored before)" if one.duplicate else ""
-        typer.echo(f"stored in {one.stream} at offset {one.offset}{how_safely(one)}{again}")
+        say(f"stored in {one.stream} at offset {one.offset}{how_safely(one)}{again}")
 
 
 def how_safely(ack: PubAck) -> str:
@@ -310,7 +310,7 @@ def _publish_many(
                     advance(sent)
             tally.collect(only_done=False)
         except BaseException:
-            typer.echo(f"stopped after {output.count_text(tally.acked)} acked messages", err=True)
+            say(f"stopped after {output.count_text(tally.acked)} acked messages", err=True)
             raise
         advance(tally.acked)
     elapsed_s = max(time.perf_counter() - started_s, 1e-9)
@@ -321,9 +321,9 @@ def _publish_many(
         output.print_json({**counts, "seconds": elapsed_s, "offsets": tally.ranges})
         return
     rate = output.count_text(round(tally.acked / elapsed_s))
-    typer.echo(f"{output.count_text(tally.acked)} messages in {elapsed_s:.2f} s ({rate}/s)")
+    say(f"{output.count_text(tally.acked)} messages in {elapsed_s:.2f} s ({rate}/s)")
     for line in tally.lines():
-        typer.echo(line)
+        say(line)
 
 
 class _Tally:

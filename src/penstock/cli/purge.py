@@ -10,7 +10,7 @@ from penstock.base.errors import ErrorCode
 from penstock.base.units import format_bytes
 from penstock.cli import output, places
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import advising, clearly, say_note
+from penstock.cli.failure import advising, clearly, say, say_note
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, StreamArgument, Timeout, Yes, connected, examples
 
 if TYPE_CHECKING:
@@ -143,4 +143,4 @@ def _say(name: str, found: list[Truncation], what: str, *, as_json: bool) -> Non
             output.print_json(one._asdict())
         return
     for line in _lines(name, found, what):
-        typer.echo(line)
+        say(line)

@@ -14,7 +14,7 @@ import typer
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import overlap
 from penstock.cli import output, places
-from penstock.cli.failure import clearly, say_note
+from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.following import BATCH_ROWS_MAX, following
 from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
@@ -255,7 +255,7 @@ class _Relayed:
             output.print_json({"stream": stream, "messages": self.messages, "seconds": round(seconds, 3), "ends": ends})
         elif self.messages:
             count = output.counted(self.messages, "message")
-            typer.echo(f"relayed {count} of stream {stream} to {to}, {self.messages / seconds:,.0f} a second")
+            say(f"relayed {count} of stream {stream} to {to}, {self.messages / seconds:,.0f} a second")
         else:
             say_note(f"nothing was relayed: {why}")
         if self.headers_dropped:

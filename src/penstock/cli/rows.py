@@ -3,7 +3,8 @@
 | format | what is printed                                                                       |
 |--------|---------------------------------------------------------------------------------------|
 | table  | one line a message; on a terminal values are cut to its width                          |
-| json   | one object a line; what is no UTF-8 goes under `…_base64` instead                      |
+| json   | one object a line; what is no UTF-8 goes under `…_base64` instead; on a terminal,      |
+|        | what controls it is escaped: the same values                                           |
 | raw    | the value and a line end; a tombstone is an empty line                                 |
 | arrow  | an Arrow IPC stream of the log's six columns                                          |
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.cli.failure import printable_json
 from penstock.cli.output import exact_time_text, shown_bytes, time_text
 
 if TYPE_CHECKING:
@@ -38,11 +40,12 @@ def print_json_lines(batches: Iterator[pa.RecordBatch]) -> None:
     """See the module."""
     from penstock.client.batches import messages_of, partition_of
 
-    out = sys.stdout.buffer
+    out, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
     for batch in batches:
         partition = partition_of(batch)
         which = {} if partition is None else {"partition": partition}
-        out.write(b"".join(_encode(which | json_row(message)) + b"\n" for message in messages_of(batch)))
+        lines = b"".join(_encode(which | json_row(message)) + b"\n" for message in messages_of(batch))
+        out.write(printable_json(lines.decode()).encode() if is_terminal else lines)
         out.flush()
 
 

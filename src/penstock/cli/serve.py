@@ -16,7 +16,7 @@ from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
 from penstock.broker.settings import SETTINGS, Setting
-from penstock.cli.failure import FAILED, USED_WRONGLY, clearly
+from penstock.cli.failure import FAILED, USED_WRONGLY, clearly, say
 from penstock.cli.options import Debug, examples, switch, text_option, with_options
 from penstock.hot import is_compiled, way
 
@@ -88,7 +88,7 @@ def _serve(
 
     settings = load(file=config, environment=os.environ, flags=flags)
     if print_config:
-        typer.echo(to_toml(settings), nl=False)
+        say(to_toml(settings))
         return
     if settings.data_dir.exists() and not settings.data_dir.is_dir():
         raise ValueError(f"the data directory {settings.data_dir} is a file; give a directory, or a name that is free")

@@ -16,7 +16,7 @@ from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
 from penstock.cli import copy, finding, intake, output, producers, purge, report
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import clearly, say_note
+from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.forget_archive import forget_archive
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
@@ -184,7 +184,7 @@ def _create(
         with _said_as_typed(name, creating=True):
             info = client.create_stream(name, subject, timeout=seconds, **config)
     what = "was there already" if info.stream_id == before else "created"
-    typer.echo(f"stream {info.name} {what}: it stores {info.subject}")
+    say(f"stream {info.name} {what}: it stores {info.subject}")
     for note in _overlapping_notes(info):
         say_note(f"note: {note}")
 
@@ -236,9 +236,9 @@ def _alter(
     config = shown_config(info)
     flags = {field.name: field.flag.removeprefix("--") for field in FIELDS}
     told = [*changes, "partitions"] if "range_bounds" in changes and "partitions" not in changes else list(changes)
-    typer.echo(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in told))
+    say(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in told))
     if info.is_moving:
-        typer.echo(f"keys are still on their way: {report.moving_text(info)}; `penstock stream show {info.name}` tells")
+        say(f"keys are still on their way: {report.moving_text(info)}; `penstock stream show {info.name}` tells")
 
 
 def _moved(client: Client, info: StreamInfo, seconds: float) -> StreamInfo:
@@ -279,9 +279,9 @@ def list_streams(
         console = output.console()
         console.print(report.stream_table(infos, width=console.width))
     elif not sees_all:
-        typer.echo("no streams that you may see; `penstock acl list` shows what you may", err=True)
+        say("no streams that you may see; `penstock acl list` shows what you may", err=True)
     else:
-        typer.echo("no streams yet; make one with `penstock stream create NAME SUBJECT`", err=True)
+        say("no streams yet; make one with `penstock stream create NAME SUBJECT`", err=True)
 
 
 def _sees_all(client: Client, seconds: float) -> bool:
@@ -362,7 +362,7 @@ def delete(
             confirm(f"Delete stream {info.name} and {held} for good?", f"stream {info.name} is kept")
         with _said_as_typed(name):
             client.delete_stream(info, timeout=seconds)
-    typer.echo(f"stream {info.name} deleted")
+    say(f"stream {info.name} deleted")
 
 
 def _add(name: str, command: Callable[..., Any], *lines: str) -> None:

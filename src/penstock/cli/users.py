@@ -19,7 +19,7 @@ from penstock.cli import output
 from penstock.cli.acl import rule_fields
 from penstock.cli.completing import complete_user
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.failure import FAILED, clearly, say, say_error
 from penstock.cli.help import Command, Group
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
 
@@ -91,7 +91,7 @@ def add(
         client.users.create(user, made, rules=rules, timeout=seconds)
     _tell_token(made, out)
     may = "may do everything" if admin else f"may do nothing yet: penstock acl add {user} read --stream NAME"
-    typer.echo(f"user {user} was added; it {may}", err=True)
+    say(f"user {user} was added; it {may}", err=True)
 
 
 @clearly
@@ -108,7 +108,7 @@ def list_users(
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
     if not found.is_guarded:
-        typer.echo("nobody has to log in: there are no users (`penstock user add admin --admin`)", err=True)
+        say("nobody has to log in: there are no users (`penstock user add admin --admin`)", err=True)
         return
     users = [one for one in found.users if one.name != "*"]
     if as_json:
@@ -186,7 +186,7 @@ def rotate(
     left = (
         ", ".join(map(_credential_text, (*old, *new))) or "nothing any more: give it something (`penstock user rotate`)"
     )
-    typer.echo(f"user {user} logs in with: {left}", err=True)
+    say(f"user {user} logs in with: {left}", err=True)
 
 
 def _need_credentials(there: UserInfo | None, user: str, ids: list[str]) -> None:
@@ -268,7 +268,7 @@ def limit(
             raise typer.Exit(FAILED)
         quotas = msgspec.structs.replace(there.quotas, **given)
         client.users.alter(user, quotas=quotas, timeout=seconds)
-    typer.echo(f"user {user} may use of each broker: {_quotas_text(quotas)}", err=True)
+    say(f"user {user} may use of each broker: {_quotas_text(quotas)}", err=True)
 
 
 def _count(text: str, most: int) -> int:
@@ -308,7 +308,7 @@ def delete(
         confirm(f"Delete user {user}, and all it may do?", f"user {user} stays")
     with connected(ctx, server, timeout) as (client, seconds):
         client.users.delete(user, timeout=seconds)
-    typer.echo(f"user {user} was deleted", err=True)
+    say(f"user {user} was deleted", err=True)
 
 
 # Credentials
@@ -372,10 +372,10 @@ def _tell_token(made: Made, out: Path | None) -> None:
     if made.token is None:
         return
     if out is None:
-        typer.echo(made.token)
-        typer.echo("that is the token: nobody can show it again", err=True)
+        say(made.token)
+        say("that is the token: nobody can show it again", err=True)
     else:
-        typer.echo(f"the token is in {out}: penstock --credentials {out} …", err=True)
+        say(f"the token is in {out}: penstock --credentials {out} …", err=True)
 
 
 for _name, _command, _lines in (

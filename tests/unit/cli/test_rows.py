@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock.batch.schema import arrow_schema
 from penstock.cli import rows
-from penstock.cli.output import shown_bytes
+from penstock.cli.failure import say
+from penstock.cli.output import print_json, shown_bytes
 
 HEADERS = b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
 MESSAGES = [
@@ -88,3 +92,56 @@ def test_a_table_escapes_what_a_terminal_would_obey(capsysbinary: pytest.Capture
 )
 def test_bytes_for_people(data: bytes | None, chars_max: int | None, expected: str) -> None:
     assert shown_bytes(data, chars_max) == expected
+
+
+CONTROLS = "\x1b\x07\x7f\x9b31m\u202e\u2066\U000e0001é\N{GRINNING FACE}"  # and two that are only characters
+
+
+def hostile() -> pa.RecordBatch:
+    fields = arrow_schema()
+    data = CONTROLS.encode()
+    row = (0, 1, f"a.{CONTROLS}", data, data, b"NATS/1.0\r\nA: " + data + b"\r\n\r\n")
+    return pa.RecordBatch.from_arrays(
+        [pa.array([one], field.type) for one, field in zip(row, fields, strict=True)], schema=fields
+    )
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_nothing_of_a_message_controls_a_terminal_as_json(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    rows.print_json_lines(iter([hostile()]))
+    print_json({"subject": CONTROLS})
+    lines = capsysbinary.readouterr().out.decode().splitlines()
+    message, document = (json.loads(line) for line in lines)
+    assert message["subject"] == f"a.{CONTROLS}"
+    assert [message["key"], message["value"], message["headers"]["A"], document["subject"]] == [
+        CONTROLS, CONTROLS, [CONTROLS], CONTROLS,
+    ]  # fmt: skip
+    if is_terminal:
+        assert all(line.isprintable() for line in lines)
+        assert "é\N{GRINNING FACE}" in lines[0], "what is only a character stays"
+    else:
+        assert all("\x9b" in line and "\u202e" in line for line in lines), "bytes are as they were"
+
+
+@pytest.mark.parametrize("is_error", [True, False])
+def test_lines_for_people_do_not_either(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_error: bool
+) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    for is_terminal in (True, False):
+        monkeypatch.setattr(stream, "isatty", lambda shown=is_terminal: shown)
+        say(f"stream {CONTROLS}\nsecond", err=is_error)
+    found = capsys.readouterr()
+    first, second, *raw = (found.err if is_error else found.out).split("\n")
+    assert first == r"stream \x1b\x07\x7f\x9b31m\u202e\u2066\U000e0001é" + "\N{GRINNING FACE}"
+    assert second == "second"
+    assert "\n".join(raw) == f"stream {CONTROLS}\nsecond\n"
+
+
+def test_no_command_prints_past_that() -> None:
+    for file in Path(rows.__file__).parent.glob("*.py"):
+        if file.name != "failure.py":
+            assert re.search(r"typer\.echo\(|click\.echo\(", file.read_text()) is None, file.name
