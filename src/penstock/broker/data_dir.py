@@ -46,6 +46,7 @@ _OWN = frozenset({_LOCK, f"{_IDENTITY}.new", f"{MACHINE_FILE}.new"})
 # What file systems and desktops put into the root of a mount; nobody's data is there.
 _FOREIGN = re.compile(r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100")
 _MODE = 0o700
+_FILE_MODE = 0o640
 _OF_OTHERS = stat.S_IROTH | stat.S_IXOTH
 _LOCK_BYTES_MAX = 32
 _FIRST_BROKER = BrokerId(1)
@@ -160,7 +161,7 @@ def _hold(folder: int, path: Path) -> None:
         raise _unusable(path, error) from error
     with contextlib.suppress(OSError):  # a full disk must not prevent a start for the sake of a note
         # Without waiting: somebody may have put a FIFO there.
-        note = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        note = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, _FILE_MODE)
         try:
             os.write(note, f"{os.getpid()}\n".encode())
         finally:
@@ -234,7 +235,8 @@ def _write(path: Path, content: dict[str, object]) -> None:
 def write_json(path: Path, name: str, content: dict[str, object]) -> None:
     """Replace a file of the directory; a crash leaves the old one or the new one. OSError; blocking."""
     new = path / f"{name}.new"
-    with new.open("wb") as file:
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(json.dumps(content).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())

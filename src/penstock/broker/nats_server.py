@@ -35,6 +35,7 @@ from penstock.broker.tied import tied
 _log = logging.getLogger("penstock.nats_server")
 
 _CONFIG_FILE = "nats-server.conf"
+_CONFIG_MODE = 0o640
 _CONFIG = """\
 # Written by Penstock at every start; changes here are lost.
 max_payload: {max_payload}
@@ -147,7 +148,9 @@ class EmbeddedNats:
             max_pending=limits.NATS_SERVER_PENDING_BYTES_MAX,
             write_deadline_s=limits.NATS_SERVER_WRITE_DEADLINE_MS // 1000,
         )
-        self._config_file.write_text(text)
+        descriptor = os.open(self._config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _CONFIG_MODE)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
 
     async def _launch(self, port: int, timeout_ms: int) -> bool:
         """Start the child and wait until it serves. False if the port is taken; OperationalError for the rest."""

@@ -11,6 +11,7 @@ in its folder's own data, so it takes an fsync of the folder. On macOS only F_FU
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -63,6 +64,19 @@ def _open_regular(full: str, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _make_folders(folder: str) -> None:
+    """Make a folder and those above it, all with _FOLDER_MODE: `os.makedirs` gives that to the last one alone."""
+    try:
+        os.mkdir(folder, _FOLDER_MODE)
+    except FileNotFoundError:
+        _make_folders(os.path.dirname(folder))
+        with contextlib.suppress(FileExistsError):  # another thread was quicker
+            os.mkdir(folder, _FOLDER_MODE)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
 
 
 def _not_regular(full: str, mode: int) -> OSError:
@@ -214,7 +228,7 @@ class RealVfs:
         except FileNotFoundError:
             if not (create and make_folders):
                 raise
-        os.makedirs(os.path.dirname(full), _FOLDER_MODE, exist_ok=True)
+        _make_folders(os.path.dirname(full))
         return self.file_type(path, full, _open_regular(full, flags))
 
     def open_folder(self, path: str) -> RealFolder:
@@ -232,7 +246,7 @@ class RealVfs:
     def rename(self, old: str, new: str) -> None:
         """Move a file or folder, replacing a file that is there; makes the new parent folders where missing."""
         target = self._full(new)
-        os.makedirs(os.path.dirname(target), _FOLDER_MODE, exist_ok=True)
+        _make_folders(os.path.dirname(target))
         os.replace(self._full(old), target)
 
     def remove(self, path: str) -> None:
