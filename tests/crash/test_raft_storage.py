@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -19,8 +20,10 @@ from penstock.raft import (
     Storage,
     StoredState,
 )
+from penstock.raft.records import read_records
 from penstock.raft.tasks import LOG_PATH, MARK_PATH, RESERVE_PATH, SNAPSHOT_PATH
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.mark import Mark
 from penstock.vfs.memory import Keep, MemoryVfs
 
 MEMBERSHIP = Membership((1, 2, 3))
@@ -215,6 +218,49 @@ def test_a_damaged_mark_alone_does_no_harm() -> None:
         data[position] ^= 0x10
         vfs.open(MARK_PATH).write_at(0, data)
         assert reopened(vfs) == STATES[8]
+
+
+def _older_mark(vfs: MemoryVfs) -> None:
+    """The mark of two records before."""
+    vfs.remove(MARK_PATH)
+    Mark(vfs, MARK_PATH).move(2)
+
+
+@pytest.mark.parametrize(
+    ("harm", "found"),
+    [
+        (lambda vfs: vfs.remove(MARK_PATH), "no file"),
+        (lambda vfs: vfs.open(MARK_PATH).truncate(0), "no mark"),
+        (lambda vfs: vfs.open(MARK_PATH).write_at(0, bytes(1024)), "no mark"),
+        (_older_mark, "a mark at 2: an older file"),
+    ],
+    ids=["missing", "empty", "zeroed", "older"],
+)
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_without_its_mark_no_log_is_taken_for_whole(
+    harm: Callable[[MemoryVfs], None], found: str, is_cut: bool
+) -> None:
+    """Cut between two records it would look whole, and a vote or an entry would be forgotten."""
+    vfs = WHOLE.crash_clone()
+    if is_cut:
+        last = [record.position for record in read_records(content(vfs, LOG_PATH), LOG_PATH)][-1]
+        vfs.open(LOG_PATH).truncate(last)
+    harm(vfs)
+    before = {path: content(vfs, path) for path in vfs.files()}
+    with pytest.raises(CorruptionError, match=rf"raft/synced: .*nothing was cut off.*found {found}"):
+        Storage.open(vfs, BEGIN)
+    assert {path: content(vfs, path) for path in vfs.files()} == before
+
+
+def test_a_mark_with_one_damaged_slot_is_told_and_mended() -> None:
+    for slot in (0, 1):
+        vfs = WHOLE.crash_clone()
+        vfs.open(MARK_PATH).write_at(512 * slot + 9, b"\xff\xff")
+        storage = Storage.open(vfs, BEGIN)
+        assert f"raft/synced: damaged at byte {512 * slot}" in storage.notices[0]
+        storage.close()
+        again = Storage.open(vfs, BEGIN)
+        assert (again.notices, again.state) == ([], STATES[8])
 
 
 def test_a_torn_tail_is_cut_and_kept() -> None:

@@ -112,11 +112,18 @@ class ConfigError(PenstockError):
 
 
 class CorruptionError(PenstockError):
-    """Bytes that fail their check. Nothing is deleted because of it."""
+    """Bytes that fail their check. Nothing is deleted because of it. `advice`: what to do, if that is known there."""
 
-    def __init__(self, file: str, position: int, expected: object, found: object) -> None:
-        super().__init__(f"{file}: at byte {position}: expected {expected}, found {found}")
+    def __init__(self, file: str, position: int, expected: object, found: object, *, advice: str = "") -> None:
+        text = f"{file}: at byte {position}: expected {expected}, found {found}"
+        super().__init__(f"{text}. {advice}" if advice else text)
         self.file = file
         self.position = position
         self.expected = expected
         self.found = found
+        self.advice = advice
+
+    def advised(self, advice: str) -> CorruptionError:
+        """The same, which also says what to do."""
+        whole = f"{self.advice} {advice}" if self.advice else advice
+        return CorruptionError(self.file, self.position, self.expected, self.found, advice=whole)

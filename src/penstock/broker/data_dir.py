@@ -1,6 +1,7 @@
 """The data directory: whose it is, which format it has, and that one broker at a time uses it.
 
-    penstock.json   {"format": 1, "id": "<random, made once>", "broker_id": 1, "cluster_id": "<once it is known>"}
+    penstock.json   {"format": 1, "id": "<random, made once>", "broker_id": 1, "cluster_id": "<once it is known>",
+                     "guards": ["raft/synced", …], "crc32c": "<of all else>"}
     LOCK            holds the process id of the broker that runs, for people
 
 What broker it is, and of which cluster, is said once and for all: another one's data must not be taken for ours. A
@@ -22,6 +23,7 @@ import os
 import re
 import stat
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +61,7 @@ class _Identity(msgspec.Struct, frozen=True):
     id: Annotated[str, msgspec.Meta(min_length=1)]
     broker_id: Annotated[int, msgspec.Meta(ge=1)] = 1
     cluster_id: str = ""
+    guards: tuple[str, ...] = ()  # files that were there once (`node/losses.py`); an earlier version noted none
     crc32c: str = ""  # of all else, as `_checksum` takes it; an earlier version wrote none
 
 
@@ -70,6 +73,7 @@ class DataDir:
     id: str
     broker_id: BrokerId
     cluster_id: str  # empty: not known yet
+    guards: frozenset[str]  # files of `node/losses.py` that were there once
     _folder: int
 
     def remember_cluster(self, cluster_id: str) -> None:
@@ -94,6 +98,14 @@ class DataDir:
             raise OperationalError(text) from error
         self.cluster_id = cluster_id
 
+    def remember_guards(self, names: Iterable[str]) -> None:
+        """Note which of these files are there, so that a start tells if they are not any more. OSError, ValueError."""
+        found = self.guards | {name for name in names if (self.path / name).exists()}
+        if found != self.guards:
+            known = json.loads(read_whole(self.path / _IDENTITY, limits.IDENTITY_BYTES_MAX))
+            _write(self.path, {**known, "broker_id": self.broker_id, "guards": sorted(found)})
+            self.guards = found
+
     def release(self) -> None:
         """Let another broker have it."""
         os.close(self._folder)
@@ -104,7 +116,7 @@ def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
     folder = hold_folder(path)
     try:
         identity = _identity(path, broker_id)
-        return DataDir(path, identity.id, broker_id, identity.cluster_id, folder)
+        return DataDir(path, identity.id, broker_id, identity.cluster_id, frozenset(identity.guards), folder)
     except BaseException:
         os.close(folder)
         raise

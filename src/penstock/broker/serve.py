@@ -55,6 +55,7 @@ from penstock.broker.systemd import Notifier
 from penstock.broker.tls import ServerTls
 from penstock.messages import PeerHelloRequest
 from penstock.node.known import Known, known_brokers
+from penstock.node.losses import GUARDS
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.vfs import Vfs
@@ -293,6 +294,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
+    _note_guards(running.data_dir)
     driver.peers = Peers(
         driver,
         _introduction(settings, node),
@@ -404,6 +406,7 @@ def _settings(
         broker_version=__version__,
         cluster_id=data_dir.cluster_id or (data_dir.id if alone else ""),
         data_dir_id=data_dir.id,
+        guards=data_dir.guards,
         process=secrets.token_hex(8),
         voters=MappingProxyType({config.broker_id: str(address)} if alone else voters),
         join=tuple(map(str, config.join)),
@@ -482,5 +485,14 @@ async def _stop_within(running: _Running, patience: Patience) -> bool:
             await running.observed.stop()
         if running.embedded is not None:
             await running.embedded.stop(max(200, int(patience.look() * 1_000)))
+        _note_guards(running.data_dir)
         running.data_dir.release()
     return is_clean
+
+
+def _note_guards(data_dir: DataDir) -> None:
+    """While no disk thread writes `penstock.json`."""
+    try:
+        data_dir.remember_guards(GUARDS)
+    except (OSError, ValueError) as error:
+        _log.warning("cannot note in penstock.json which files the data directory has: %s", error)

@@ -228,7 +228,7 @@ def _advice(error: Exception) -> str:
         if "NATS" in str(error):
             return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"
         return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"
-    if isinstance(error, CorruptionError):
+    if isinstance(error, CorruptionError) and not error.advice:
         return "nothing was deleted; `penstock dump FILE` shows what is there"
     return ""
 

@@ -16,6 +16,7 @@ Below flushed_end nothing is read that the index vouches for (see `rebuild`); da
 | offsets missing between two segments      | damage          | later ones aside | damage                    |
 | log_start beyond what was flushed or found| damage (0 rows) in the checkpoint; all segments count     |
 | no segment at all                         | damage          | damage           | new log, unless it must be|
+| any, of a log that must be                |                 |                  | damage (0 rows), no cut   |
 | index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
 
 Of a segment that was written anew, by the cleaner or while it was mended, the newest one counts. The older one goes,
@@ -120,6 +121,10 @@ class Recovery:
             self._without_segments(point)
             return out
         found = self._look_at_all(bases)
+        if point is None and self._must_exist:
+            path = f"{self._directory}/{files.CHECKPOINT}"
+            reason = "the log was made, and no checkpoint can be read: whether its end was cut off is not known"
+            out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
         kept, cut_at = self._decide(found, flushed_end)
         newest = 0
         for one in kept:

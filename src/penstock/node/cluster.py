@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
     HeartbeatResponse,
@@ -45,6 +45,7 @@ from penstock.node.consequences import Consequences, Told
 from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
 from penstock.node.guarded import Guarded
+from penstock.node.losses import check_guards, what_to_do
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.observer import Place
@@ -112,7 +113,14 @@ class Cluster:
 
     def open(self) -> None:
         """Take part in the metadata as far as that goes without others; blocking. PenstockError, OSError."""
+        try:
+            self._open()
+        except CorruptionError as error:
+            raise error.advised(what_to_do(self._vfs, self._settings)) from error
+
+    def _open(self) -> None:
         settings, has_data = self._settings, has_metadata(self._vfs)
+        missing = check_guards(self._vfs, settings.guards)
         storage, notices, deleted = open_storage(self._vfs, settings)
         self.deleted += deleted
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
@@ -120,7 +128,7 @@ class Cluster:
         check_folders(self._vfs, last_index)
         self._runs.begin(settings.process, has_data=has_data)  # only now: who is refused leaves everything as it is
         stopped = take_clean_stop(self._vfs)
-        for note in (*notices, *self._runs.notices):
+        for note in (*missing, *notices, *self._runs.notices):
             self._outbox.notice(note)
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
         self.quorum = Quorum(

@@ -24,6 +24,7 @@ class Settings:
     broker_version: str = ""
     cluster_id: str = ""  # empty: not known yet
     data_dir_id: str = ""  # made with the data directory, at random
+    guards: frozenset[str] = frozenset()  # of `node/losses.py`: which the data directory is known to have had
     process: str = ""  # random for each start
     voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first ones: HOST:PORT
     join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join

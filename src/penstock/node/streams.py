@@ -29,6 +29,7 @@ from penstock.node.confirmations import ANYHOW, Awaited, Confirmations
 from penstock.node.folders import Folders, log_path, mark_of, stream_path
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
+from penstock.node.made import MADE_PATH
 from penstock.node.partition import Partition
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
@@ -157,7 +158,12 @@ class Streams:
                 noticed=self._upkeep.damage_found,
             )
         except LogMissingError as error:
-            raise OperationalError(f"{error}; bring it back (is its disk mounted?) or delete the stream") from error
+            text = f"{error}; bring it back (is its disk mounted?)"
+            if len(state.partitions[key.partition].replicas) > 1:
+                text += ", or start the broker with an empty data directory, which the others fill,"
+            raise OperationalError(f"{text} or delete the stream") from error
+        if state.config.storage is Storage.FILE and not was_made and log.log_end:
+            self._outbox.notice(f"{MADE_PATH}/{mark} was missing, of a log that is there: it is made again")
         if state.config.storage is Storage.FILE and not was_made:
             try:
                 made.mark(mark)

@@ -50,6 +50,7 @@ class Record(NamedTuple):
     body: bytes
     position: int
     end_position: int
+    synced_number: int = 0  # up to which record all was synced when it was written
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Contents:
     entries: list[Entry] = field(default_factory=list)
     last_number: int = 0
     end_position: int = HEAD_BYTES
+    synced_number: int = 0  # up to which record all was synced, by what the records themselves say
     synced_position: int = HEAD_BYTES  # what lies before it was synced, by the mark
 
     def put(self, entries: Iterable[Entry]) -> None:
@@ -147,6 +149,7 @@ def read_contents(data: bytes, path: str, marked_number: int) -> Contents:
     contents = Contents()
     for record in read_records(data, path):
         _take(contents, record, path)
+        contents.synced_number = max(contents.synced_number, record.synced_number)
         if record.number <= marked_number:
             contents.synced_position = record.end_position
     if marked_number > contents.last_number:
@@ -171,12 +174,12 @@ def read_records(data: bytes, path: str) -> Iterator[Record]:
             if not number or _synced_behind(data, position) > number:
                 raise CorruptionError(path, position, "a record with a sound CRC-32C", "damaged bytes")
             return
-        found, _, kind = _NUMBERS.unpack_from(content)
+        found, synced_number, kind = _NUMBERS.unpack_from(content)
         if (number and found != number + 1) or found > NUMBER_MAX:
             raise CorruptionError(path, position, f"record {number + 1}", f"record {found}")
         number = found
         end_position = position + _RECORD_HEAD.size + len(content)
-        yield Record(number, kind, content[_NUMBERS.size :], position, end_position)
+        yield Record(number, kind, content[_NUMBERS.size :], position, end_position, synced_number)
         position = end_position
     if not number:
         raise CorruptionError(path, position, "a first record", "the end of the file")

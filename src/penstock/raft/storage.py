@@ -1,8 +1,9 @@
 """The storage: Raft's log and its last snapshot, on a file system.
 
 Rules: what a saved task held survives any power loss. A torn tail, which nobody was told of, is cut at start, its bytes
-kept in a side file that nothing overwrites. Damage to what was synced is CorruptionError; nothing is deleted for it. A
-full disk leaves everything as it was. After a failed sync nothing is written any more; at the next start
+kept in a side file that nothing overwrites. Damage to what was synced is CorruptionError; nothing is deleted for it. So
+is a mark that is missing, zeroed or older than the log: each record says where the mark was when it was written. A full
+disk leaves everything as it was. After a failed sync nothing is written any more; at the next start
 what may have been given up is written again. On a full disk what must go through finds room in the reserve
 (`vfs/reserve.py`).
 
@@ -87,6 +88,7 @@ class Storage:
             return cls._begin(vfs, mark, reserve, snapshot, bootstrap)
         data = file.read_at(0, file.size())
         contents = read_contents(data, LOG_PATH, mark.index)
+        _check_mark(mark, contents)
         if contents.has_snapshot and snapshot is None:
             raise CorruptionError(SNAPSHOT_PATH, 0, f"the snapshot at {contents.base_index}", "no file")
         snapshot = snapshot or NO_SNAPSHOT
@@ -102,6 +104,9 @@ class Storage:
         file.sync()
         storage._file = file
         reserve.make_room(1, lambda: mark.move(contents.last_number))
+        if mark.damaged_at is not None:
+            storage.notices.append(f"{MARK_PATH}: damaged at byte {mark.damaged_at}; it is written anew")
+            reserve.make_room(1, mark.mend)
         if goes_on is None:
             state = contents.hard_state
             if state.term < snapshot.term:
@@ -252,6 +257,16 @@ class Storage:
         assert self._task is None, "one task at a time"
         if self._failed is not None:
             raise OperationalError(f"the metadata log failed before ({self._failed}); restart the broker")
+
+
+def _check_mark(mark: Mark, contents: Contents) -> None:
+    """CorruptionError if the mark is not the one of this log: one that was cut would be taken for whole."""
+    wanted = f"the mark of {LOG_PATH}, without which it cannot be known that nothing was cut off that log"
+    if not mark.is_there:
+        raise CorruptionError(MARK_PATH, 0, wanted, "no file")
+    if mark.index < contents.synced_number:
+        found = f"a mark at {mark.index}: an older file" if mark.index else "no mark"
+        raise CorruptionError(MARK_PATH, 0, f"{wanted}, at record {contents.synced_number} or later", found)
 
 
 def _contents_behind(snapshot: Snapshot, contents: Contents, hard_state: HardState) -> Contents:

@@ -22,6 +22,7 @@ _MAGIC = b"PNSM"
 _SLOT = struct.Struct("<4sI8s")
 _INDEX = struct.Struct("<Q")
 _SECTOR_BYTES = 512
+_SLOTS = (0, 1)
 
 
 class Mark:
@@ -33,18 +34,36 @@ class Mark:
         self._file: File | None = None
         self._next_slot = 0
         self.index = 0  # nothing is known to have been synced
+        self.is_there = False  # there is a file, whatever is in it
+        self.damaged_at: int | None = None  # the byte of a slot that holds something else than an index
         try:
             self._file = vfs.open(path)
         except FileNotFoundError:
             return
-        first, second = (_index_in(self._file.read_at(number * _SECTOR_BYTES, _SLOT.size)) for number in (0, 1))
+        self.is_there = True
+        indexes = []
+        for slot in _SLOTS:
+            content = self._file.read_at(slot * _SECTOR_BYTES, _SLOT.size)
+            indexes.append(_index_in(content))
+            if not indexes[slot] and any(content):
+                self.damaged_at = slot * _SECTOR_BYTES
+        first, second = indexes
         self._next_slot = 1 if first > second else 0
         self.index = max(first, second)
 
     def move(self, index: int) -> None:
         """Note that all up to `index` is on the disk; returns once that note is, too. OSError."""
-        if index <= self.index:
-            return
+        if index > self.index:
+            self._write(index)
+
+    def mend(self) -> None:
+        """Write the index into the slot that is damaged. OSError."""
+        if self.index and self.damaged_at is not None:
+            self._next_slot = self.damaged_at // _SECTOR_BYTES
+            self._write(self.index)
+            self.damaged_at = None
+
+    def _write(self, index: int) -> None:
         if self._file is None:
             self._file = self._vfs.open(self._path, create=True)
             self._vfs.sync_dir(self._path.rpartition("/")[0])

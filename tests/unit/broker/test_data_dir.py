@@ -12,6 +12,7 @@ import pytest
 
 from penstock.base.errors import OperationalError
 from penstock.broker.data_dir import take_data_dir
+from penstock.node.losses import GUARDS
 
 
 def test_a_new_one_keeps_its_id(tmp_path: Path) -> None:
@@ -154,3 +155,57 @@ def test_what_only_one_of_two_readers_takes_is_no_identity(tmp_path: Path, more:
     with pytest.raises(OperationalError, match="nothing was touched"):
         take_data_dir(tmp_path)
     assert (tmp_path / "penstock.json").read_text() == content
+
+
+def test_which_guards_there_were_is_noted_and_never_forgotten(tmp_path: Path) -> None:
+    data_dir = take_data_dir(tmp_path)
+    assert data_dir.guards == frozenset()
+    (tmp_path / "raft").mkdir()
+    (tmp_path / "raft/synced").touch()
+    (tmp_path / "runs").touch()
+    data_dir.remember_guards(GUARDS)
+    data_dir.remember_cluster("blue")
+    data_dir.release()
+    (tmp_path / "runs").unlink()
+    again = take_data_dir(tmp_path)
+    again.remember_guards(GUARDS)
+    again.release()
+    assert (again.guards, again.cluster_id) == ({"raft/synced", "runs"}, "blue")
+
+
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [("missing", r"has no penstock\.json but holds raft"), ("zeroed", r"is not readable as Penstock's .*Restore it")],
+)
+def test_an_identity_that_is_lost_is_refused(tmp_path: Path, what: str, match: str) -> None:
+    take_data_dir(tmp_path).release()
+    (tmp_path / "raft").mkdir()
+    file = tmp_path / "penstock.json"
+    if what == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(bytes(len(file.read_bytes())))
+    with pytest.raises(OperationalError, match=match):
+        take_data_dir(tmp_path)
+
+
+def test_an_older_identity_is_the_same_one(tmp_path: Path) -> None:
+    first = take_data_dir(tmp_path)
+    older = (tmp_path / "penstock.json").read_bytes()
+    first.remember_cluster("blue")
+    first.release()
+    (tmp_path / "penstock.json").write_bytes(older)
+    again = take_data_dir(tmp_path)
+    assert (again.id, again.cluster_id) == (first.id, "")
+    again.remember_cluster("blue")
+    again.release()
+
+
+@pytest.mark.parametrize("content", [None, bytes(5), b"1\n"], ids=["missing", "zeroed", "older"])
+def test_the_note_of_who_runs_holds_nobody_back(tmp_path: Path, content: bytes | None) -> None:
+    take_data_dir(tmp_path).release()
+    (tmp_path / "LOCK").unlink()
+    if content is not None:
+        (tmp_path / "LOCK").write_bytes(content)
+    take_data_dir(tmp_path).release()
+    assert (tmp_path / "LOCK").read_text() == f"{os.getpid()}\n"

@@ -30,6 +30,7 @@ from penstock.node.gaps import GAPS_PATH
 from penstock.node.node import TICK_US
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.damage import content
 from tests.unit.node.harness import START_US, Broker, nats_matches
 
 SEGMENT = "streams/00000004-orders/0/00000000000000000000.arrows"
@@ -241,19 +242,30 @@ def test_a_lost_journal_does_not_orphan_the_streams() -> None:
 def test_a_journal_that_is_gone_with_its_mark_does_not_orphan_the_streams() -> None:
     broker = with_orders()
     broker.stop()
-    for path in ("raft/log", "raft/synced"):
+    for path in ("raft/log", "raft/synced", "runs"):
         broker.memory.remove(path)
     with pytest.raises(CorruptionError, match=r"streams/00000004-orders"):
         broker.crash(Keep.ALL).start()
 
 
+def raft_files(broker: Broker) -> dict[str, bytes]:
+    """The log of the metadata and its mark, as they are."""
+    return {path: content(broker.memory, path) for path in ("raft/log", "raft/synced")}
+
+
+def put_back(broker: Broker, older: dict[str, bytes]) -> None:
+    """The same files as they were once."""
+    for path, data in older.items():
+        broker.memory.open(path).truncate(0)
+        broker.memory.open(path).write_at(0, data)
+
+
 def test_a_folder_above_the_last_command_shows_that_commands_are_lost() -> None:
     broker = with_orders()
-    short = broker.memory.open("raft/log").size()
+    older = raft_files(broker)
     broker.create("later")
     broker.stop()
-    broker.memory.remove("raft/synced")
-    broker.memory.open("raft/log").truncate(short)
+    put_back(broker, older)
     before = sorted(broker.memory.files())
     with pytest.raises(CorruptionError, match=r"streams/00000005-later"):
         broker.crash(Keep.ALL).start()
@@ -263,14 +275,13 @@ def test_a_folder_above_the_last_command_shows_that_commands_are_lost() -> None:
 def test_a_journal_that_lost_a_start_does_not_lead_under_an_old_epoch() -> None:
     """As Liftbridge did: a restarted leader that keeps its epoch reuses offsets."""
     broker = with_orders()
-    short = broker.memory.open("raft/log").size()
+    older = raft_files(broker)
     broker.publish("orders.a", b"1")
     broker.stop()
     again = broker.crash().start()
     again.publish("orders.a", b"2")
     again.stop()
-    again.memory.remove("raft/synced")
-    again.memory.open("raft/log").truncate(short)
+    put_back(again, older)
     after = again.crash(Keep.ALL).start()
     assert "leader epoch" in after.stream("orders").partitions[0].state_reason
     assert any("leader epoch" in notice for notice in after.notices)
