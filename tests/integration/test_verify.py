@@ -107,6 +107,32 @@ async def test_three_replicas_are_equal_until_a_bit_flips_in_one(tmp_path: Path)
         await find_what_is_flipped(cluster, follower, end)
 
 
+@needs_time
+async def test_what_verify_of_the_files_calls_damage_the_brokers_find_and_mend(tmp_path: Path) -> None:
+    with running_uncleaned(tmp_path, 1, 2, 3) as cluster:
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            await client.create_stream("orders", "orders", replicas=3, segment_bytes=16_384)
+            await fill(client, "orders", 30)
+        await all_have(cluster, "orders", 30 * _ROWS)
+        for number, name in ((1, "*.index"), (2, "checkpoint"), (3, "lineage")):
+            path = min(cluster.brokers[number].data_dir.glob(f"streams/*-orders/0/{name}"))
+            with path.open("r+b") as file:
+                file.seek(200 if name == "checkpoint" else 0)
+                file.write(b"harm")
+            assert (await verify(cluster.brokers[number].data_dir)).code == 1
+        said = await verify("orders", "--server", servers(cluster), "--json")
+        assert (said.code, said.verdicts) == (1, ["damaged"] * 3), said
+        assert [row["compared_end"] for row in said.rows] == [30 * _ROWS] * 3
+        assert [row["damage"][0]["base_offset"] for row in said.rows] == [None] * 3
+        assert (await verify("orders", "--server", servers(cluster))).code == 0
+
+        async def are_mended() -> bool:
+            return (await verify(*disks(cluster))).code == 0
+
+        await eventually(are_mended, "the files are sound")
+
+
 def first_segment(cluster: ClusterProcesses, number: int) -> Path:
     return min(cluster.brokers[number].data_dir.glob("streams/*-orders/0/*.arrows"))
 

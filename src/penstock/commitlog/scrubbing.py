@@ -78,6 +78,7 @@ class Scrub(SlicedWork):
                     offset = self._unreadable(error, offset)
         if self.side_files is not None:
             self.side_files.run()
+            moved += limits.SCRUB_BATCH_BYTES  # a log without messages costs time, too
         yield moved
 
     def _behind(self, error: RemoteError, offset: int) -> int:

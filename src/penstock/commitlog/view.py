@@ -248,11 +248,14 @@ class LogView:
             file.close()
 
     def _index_look(self, segment: Segment, file: File, start: int, stop: int, *, is_sealed: bool) -> _IndexLook:
-        def first(_: Segment, entries: Entries) -> tuple[int, Extent]:
+        def first(_: Segment, entries: Entries) -> tuple[int, Extent] | None:
             number = max(0, entries.last_at_or_below(start))
-            return number, entries.extent(number)
+            return (number, entries.extent(number)) if entries.count else None
 
-        number, extent = self._with_entries_of(segment, first, file)
+        found_first = self._with_entries_of(segment, first, file)
+        if found_first is None or segment.damage:  # which has just been found
+            return _IndexLook([], False, 0, start)
+        number, extent = found_first
         position, offset = extent.position, extent.base_offset
         check = IndexCheck(self._vfs, files.index_path(segment.path), number)
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState, Scrub
 from penstock.commitlog.checkpoint import SLOT_BYTES, SLOT_STEP_BYTES
 from penstock.commitlog.index import ENTRY_BYTES
@@ -220,3 +221,24 @@ def test_the_index_of_a_damaged_segment_is_not_written() -> None:
     scrub(log)
     assert log.state is LogState.READ_ONLY
     assert path.rpartition("/")[2] not in disk.list(DIRECTORY)
+
+
+@pytest.mark.parametrize("where", [SCHEMA_BYTES + 100, 0], ids=["its first batch", "all of it"])
+def test_a_segment_without_an_index_that_is_damaged_since_it_was_read(where: int) -> None:
+    disk, log = grown()
+    path = index_path(disk, SEALED)
+    file = disk.open(path.replace(".index", ".arrows"))
+    disk.remove(path)
+    file.write_at(where, bytes(100 if where else file.size()))
+    view = log.view()
+    view.check_indexes(0, log.log_end, log.flushed_end)
+    assert view.wrong_indexes == []
+    assert log.state is LogState.READ_ONLY
+
+
+def test_a_look_at_a_log_without_messages_counts_as_work() -> None:
+    """One after the other of many would else burn a core."""
+    log = open_log(MemoryVfs(), CONFIG)
+    work = Scrub(log.view(), 0, 0, log.damage_found, log.side_files())
+    work.run()
+    assert work.moved_bytes

@@ -11,11 +11,14 @@ from functools import cache
 import pytest
 
 from penstock.base.errors import CorruptionError
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogState
+from penstock.commitlog.scan import Walk
 from penstock.node.losses import GUARDS
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import content, flip
 from tests.unit.node.harness import Broker, Clock
+from tests.unit.node.test_repairs import ROWS, grown, others, replica, values
 
 ORDERS = "streams/00000004-orders/0"
 SEGMENT = f"{ORDERS}/{0:020d}.arrows"
@@ -223,3 +226,22 @@ def test_the_way_out_for_a_broker_that_is_alone_and_has_lost_a_checkpoint() -> N
     broker = starting(memory).start()
     broker.publish("orders.a", b"5", reply="r")
     assert broker.values("orders") == [*VALUES, b"5"]
+
+
+def test_a_replica_that_has_lost_its_checkpoint_and_its_end_gets_both_from_the_others() -> None:
+    """It may not stay in sync: what it acknowledged was cut off, between two batches, where nothing shows it."""
+    brokers = grown()
+    member = others(brokers, brokers.led("s"))[0]
+    disk = brokers.stop(member.broker_id)
+    (folder,) = {path.rpartition("/")[0] for path in disk.files() if path.endswith("checkpoint")}
+    last = sorted(path for path in disk.files() if path.startswith(folder) and path.endswith(".arrows"))[-1]
+    file = disk.open(last)
+    batches = list(Walk(file, position=SCHEMA_BYTES, end_position=file.size(), offset=int(last[-27:-7])))
+    file.truncate(batches[-1][0])
+    disk.remove(f"{folder}/checkpoint")
+    again = brokers.start(member.broker_id, disk)
+    brokers.run(60_000)
+    assert any("whether its end was cut off is not known" in one for one in again.notices)
+    assert replica(again).log.state is LogState.WRITABLE
+    assert values(again) == tuple(range(ROWS))
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
