@@ -58,6 +58,7 @@ from penstock.node.known import Known, known_brokers
 from penstock.node.losses import GUARDS
 from penstock.node.node import Node
 from penstock.node.settings import Settings
+from penstock.node.step import Step
 from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
 
@@ -293,8 +294,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     server = driver.server
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
-    step = node.start(driver.now())
-    _note_guards(running.data_dir)
+    step = _started(node, driver, running.data_dir)
     driver.peers = Peers(
         driver,
         _introduction(settings, node),
@@ -488,6 +488,13 @@ async def _stop_within(running: _Running, patience: Patience) -> bool:
         _note_guards(running.data_dir)
         running.data_dir.release()
     return is_clean
+
+
+def _started(node: Node, driver: Driver, data_dir: DataDir) -> Step:
+    """The node's first step, of which nothing is carried out yet."""
+    step = node.start(driver.now())
+    _note_guards(data_dir)
+    return step
 
 
 def _note_guards(data_dir: DataDir) -> None:
