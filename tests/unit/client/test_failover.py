@@ -122,10 +122,10 @@ def test_servers_that_cannot_be_are_told_before_any_is_asked(servers: str | list
 async def test_a_broker_of_another_cluster_is_not_asked(cluster: FakeCluster) -> None:
     """Its stream ids mean other streams."""
     fill(cluster)
+    cluster[2].hello["cluster_id"] = "another"
+    cluster[3].hello["cluster_id"] = "another"
     async with penstock.aio.connect(cluster[1].address) as client:
         await client.stream("a")
-        cluster[2].hello["cluster_id"] = "another"
-        cluster[3].hello["cluster_id"] = "another"
         await cluster.elect(2)
         await cluster.kill(1)
         with pytest.raises((penstock.Unavailable, penstock.TimedOut), match="belongs to another cluster"):
@@ -150,9 +150,9 @@ async def test_a_client_that_came_before_the_cluster_reconnects_to_it(cluster: F
 
 async def test_a_broker_that_has_not_joined_yet_does_not_belong_to_another_cluster(cluster: FakeCluster) -> None:
     fill(cluster)
+    cluster[2].hello["cluster_id"] = ""
     async with penstock.aio.connect(cluster[1].address) as client:
         await client.stream("a")
-        cluster[2].hello["cluster_id"] = ""
         await cluster.elect(2)
         await cluster.kill(1)
         assert (await client.get("a", 1)).value == b"1"
@@ -162,7 +162,8 @@ async def test_a_broker_that_has_not_joined_yet_does_not_belong_to_another_clust
 async def test_a_broker_that_joined_another_cluster_meanwhile_is_found_out(cluster: FakeCluster) -> None:
     """A connection on which no cluster was named serves one request; then the client says hello again."""
     fill(cluster)
-    cluster[1].hello["cluster_id"] = ""
+    for broker in cluster.brokers:
+        broker.hello["cluster_id"] = ""
     async with penstock.aio.connect(cluster[1].address) as client:
         await client.stream("a")
         cluster[1].hello["cluster_id"] = "another"
@@ -171,6 +172,7 @@ async def test_a_broker_that_joined_another_cluster_meanwhile_is_found_out(clust
         for _ in range(3):
             await client.stream("a")
         assert asked(cluster[1], HelloRequest) == named  # it named its cluster: the connection is kept
+        cluster[2].hello["cluster_id"] = "c"
         await cluster.elect(2)
         with pytest.raises((penstock.Unavailable, penstock.TimedOut), match="belongs to another cluster"):
             await client.get("a", 1, timeout=0.5)
