@@ -102,6 +102,10 @@ class Work:
         """While nothing fails: up to where the work begins."""
         site.open()
 
+    def open(self, site: Site) -> None:
+        """Open its log again."""
+        site.open()
+
     def attempt(self, site: Site) -> None:
         """One try, as a node makes it."""
         raise NotImplementedError
@@ -421,9 +425,15 @@ class Mending(Work):
                 mending.place()
             except _FAILURES as error:
                 refused = error
-        site.open()
+        self.open(site)
         if refused is not None:
             raise refused
+
+    def open(self, site: Site) -> None:
+        """What was renamed is brought to the disk first."""
+        site.log = None
+        site.vfs.sync_dir(DIRECTORY)
+        super().open(site)
 
     def is_done(self, site: Site) -> bool:
         find_all(site.opened)
@@ -474,7 +484,7 @@ def go_on(site: Site, work: Work) -> None:
         try:
             is_to_open = site.log is None or site.log.state is LogState.FENCED
             if is_to_open or (site.opened.state is LogState.READ_ONLY and not isinstance(work, Mending)):
-                site.open()
+                work.open(site)
             work.attempt(site)
             if work.is_done(site):
                 return

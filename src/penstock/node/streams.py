@@ -173,7 +173,12 @@ class Streams:
         return log
 
     def open_again(self, partition: Partition) -> Log:
-        """The log of a partition that was mended, as at a start; in a disk thread. Raises as `Log.open`."""
+        """The log of a partition that was mended, as at a start; in a disk thread. Raises as `Log.open`, and OSError.
+
+        A rename whose sync has failed may not be on the disk: it is brought there first, or a power loss takes it back.
+        """
+        with contextlib.suppress(FileNotFoundError):  # `_open` says what that means
+            self._vfs_of(partition.stream).sync_dir(log_path(partition.stream, partition.key.partition))
         return self._open(partition.stream, partition.key)
 
     def _vfs_of(self, state: StreamState) -> Vfs:
