@@ -8,11 +8,13 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+from packaging.requirements import Requirement
 
 from penstock.base.addresses import parse_address
 from penstock.cli.reference import commands
@@ -85,7 +87,7 @@ def test_every_flag_is_an_option_of_the_command() -> None:
 
 def test_the_image_is_built_from_what_is_there_and_runs_as_nobody_of_importance() -> None:
     build, run = dockerfile()
-    assert [rest.split()[0] for name, rest in (*build, *run) if name == "FROM"] == ["python:${PYTHON}-slim"] * 2
+    assert [rest.split()[0] for name, rest in (*build, *run) if name == "FROM"] == ["${BASE}"] * 2
     ignored = (DEPLOY / "docker/Dockerfile.dockerignore").read_text().splitlines()
     copied = [part for name, rest in build if name == "COPY" for part in rest.split()[:-1]]
     for name in copied:
@@ -102,7 +104,8 @@ def test_the_image_is_built_with_the_extras_that_are_asked_for() -> None:
     build, run = dockerfile()
     assert ("ARG", "PENSTOCK_EXTRAS=") in build
     assert not any("PENSTOCK_EXTRAS" in rest for _, rest in run)  # for a broker it would be a setting
-    (what,) = (rest.partition("--no-cache-dir ")[2] for name, rest in build if name == "RUN" and "pip install" in rest)
+    (steps,) = (rest for name, rest in build if name == "RUN" and "pip install" in rest)
+    (what,) = re.findall(r"--no-cache-dir (\S*PENSTOCK_EXTRAS\S*)", steps)
     for extras, installed in (("", "."), ("encryption", ".[encryption]"), ("encryption,otel", ".[encryption,otel]")):
         shell = ["sh", "-uc", f"printf %s {what}"]
         done = subprocess.run(shell, env={"PENSTOCK_EXTRAS": extras}, capture_output=True, text=True, check=True)
@@ -111,6 +114,31 @@ def test_the_image_is_built_with_the_extras_that_are_asked_for() -> None:
     (named,) = re.findall(r"--build-arg PENSTOCK_EXTRAS=(\S+?)`", page)
     declared = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2]
     assert all(re.search(rf"^{one} = \[", declared, flags=re.MULTILINE) for one in named.split(","))
+
+
+def _locked(name: str) -> dict[str, list[str]]:
+    text = (DEPLOY / "docker" / name).read_text().replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return {pin: hashes for pin, *hashes in lines}
+
+
+def test_the_image_takes_the_core_by_hashes_of_the_versions_that_are_pinned() -> None:
+    pinned = set((ROOT / "constraints.txt").read_text().splitlines())
+    core = _locked("requirements.lock")
+    assert set(core) <= pinned
+    hashes = [one for found in core.values() for one in found]
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes)
+    assert len(set(hashes)) == len(hashes)
+    todo, needed = [f"{one}" for one in metadata.requires("penstock") or [] if "extra ==" not in one], set()
+    while todo:
+        requirement = Requirement(todo.pop())
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if name not in needed and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            needed.add(name)
+            todo += metadata.requires(name) or []
+    assert {pin.partition("==")[0] for pin in core} == needed
+    steps = next(rest for name, rest in dockerfile()[0] if name == "RUN" and "pip install" in rest)
+    assert steps.count("--require-hashes -r requirements.lock") == 1
 
 
 def test_the_image_is_looked_at_where_it_shows_its_health() -> None:
