@@ -324,7 +324,7 @@ class Connection:
         """The other side is a broker, as it says."""
         if self.broker_id is None:
             assert not self._reserved_bytes  # a whole frame has just been taken
-            self.greeting.broker_id = broker_id
+            self.greeting.introduced(broker_id)
             self._buffers = UsersBudget(self._owner.peer_buffers)
             self._output.use(self._buffers, self._files)
             with contextlib.suppress(OSError):  # it has gone already; that shows
@@ -357,7 +357,7 @@ class Connection:
         else:
             if isinstance(response, PeerHelloResponse) and not self.is_peer:
                 assert self.broker_id is not None
-                self.greeting.is_peer = True
+                self.greeting.accepted()
                 self._owner.peer_came(self, self.broker_id)
             self._send_response(caller, response, payload, looked_bytes)
         if not self._watch.reading and not self._closing:

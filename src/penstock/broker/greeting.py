@@ -5,17 +5,26 @@ A login is one attempt: whoever fails is told so and closed, and the log says fr
 the secret of the cluster before it is taken for one, wherever anybody has to log in; what both say from then on is
 encrypted.
 
-| state     | takes                                    | becomes                                              |
-|-----------|------------------------------------------|------------------------------------------------------|
-| NEW       | hello                                    | MET; where nobody has to log in, or is a broker, OPEN |
-| MET       | the two messages of a login              | OPEN, as a user; or PROVEN, as a broker              |
-| PROVEN    | peer hello                               | PEER                                                 |
-| OPEN      | what clients ask; hello; peer hello, where nobody has to prove anything     | OPEN, PEER        |
-| PEER      | what brokers ask                         |                                                      |
+| stage      | hello | a message of a login     | peer hello                        | another request               |
+|------------|-------|--------------------------|-----------------------------------|-------------------------------|
+| NEW        | MET   |                          |                                   |                               |
+| MET        | MET   | CHALLENGED               | INTRODUCED, where no broker has   | where nobody has to log in    |
+|            |       |                          | to prove anything                 |                               |
+| CHALLENGED |       | USER, or PROVEN (broker) |                                   |                               |
+| USER       | USER  |                          |                                   | what clients ask              |
+| PROVEN     |       |                          | INTRODUCED                        |                               |
+| INTRODUCED |       |                          | INTRODUCED, as the same broker    | what clients ask, if not      |
+|            |       |                          |                                   | proven                        |
+| PEER       | PEER  |                          | PEER, as the same broker          | what brokers ask              |
+| FAILED     |       |                          |                                   |                               |
+
+What stands nowhere is refused, and the connection is closed. A login that fails is FAILED. An answered peer hello makes
+INTRODUCED a PEER.
 """
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Protocol
 
 from penstock.access.handshake import Principal, ServerHandshake
@@ -76,32 +85,78 @@ class Unguarded:
         raise AssertionError(who)
 
 
+class Stage(Enum):
+    """Where a connection stands; see the module's table."""
+
+    NEW = auto()
+    MET = auto()
+    CHALLENGED = auto()
+    USER = auto()
+    PROVEN = auto()
+    INTRODUCED = auto()
+    PEER = auto()
+    FAILED = auto()
+
+
+class _Kind(Enum):
+    HELLO = auto()
+    LOGIN = auto()
+    PEER_HELLO = auto()
+    OTHER = auto()
+
+
+_TAKEN: dict[Stage, frozenset[_Kind]] = {
+    Stage.NEW: frozenset({_Kind.HELLO}),
+    Stage.MET: frozenset(_Kind),
+    Stage.CHALLENGED: frozenset({_Kind.LOGIN}),
+    Stage.USER: frozenset({_Kind.HELLO, _Kind.OTHER}),
+    Stage.PROVEN: frozenset({_Kind.PEER_HELLO}),
+    Stage.INTRODUCED: frozenset({_Kind.PEER_HELLO, _Kind.OTHER}),
+    Stage.PEER: frozenset({_Kind.HELLO, _Kind.PEER_HELLO, _Kind.OTHER}),
+    Stage.FAILED: frozenset(),
+}
+_KNOWN = frozenset({Stage.USER, Stage.PROVEN, Stage.INTRODUCED, Stage.PEER})
+
+
 class Greeting:
     """See the module. RemoteError from `take`: it is told, and the connection is closed."""
 
     def __init__(self, guard: Guard, overload: RemoteError | None) -> None:
         """`overload`: why it is taken only if it is that of another broker."""
-        self.is_met = False  # hello was said
+        self.stage = Stage.NEW
         self.is_checked = False  # its frames, and the answers, have checksums
         self.who: Principal | None = None  # who has logged in
         self.client_name = ""
         self.broker_id: BrokerId | None = None  # of a peer, once it has said who it is
-        self.is_peer = False  # and that was accepted
         self.claimed = ""  # as whom somebody tried to log in
         self._guard = guard
         self._overload = overload
         self.cipher: FrameCipher | None = None  # of a broker that has proved it: for all behind the answer to that
-        self._login: ServerHandshake | None = None  # once it has begun, until it has failed, or is done
+        self._login: ServerHandshake | None = None  # while it is CHALLENGED
 
     @property
     def is_logging_in(self) -> bool:
         """Whether a login has begun that has neither failed nor come to its end."""
-        return self._login is not None
+        return self.stage is Stage.CHALLENGED
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it is a broker whose peer hello was answered."""
+        return self.stage is Stage.PEER
+
+    def introduced(self, broker_id: BrokerId) -> None:
+        """Its peer hello was taken."""
+        self.broker_id, self.stage = broker_id, Stage.INTRODUCED
+
+    def accepted(self) -> None:
+        """And answered."""
+        assert self.stage is Stage.INTRODUCED, self.stage
+        self.stage = Stage.PEER
 
     @property
     def is_open(self) -> bool:
         """Whether it is known as well as it has to be: it may ask, and send what is large."""
-        return self.is_met and (self.who is not None or self.broker_id is not None or not self._guard.is_guarded)
+        return self.stage in _KNOWN or (self.stage is Stage.MET and not self._guard.is_guarded)
 
     @property
     def is_broker(self) -> bool:
@@ -115,7 +170,7 @@ class Greeting:
 
     def check_frame(self, frame: Frame) -> None:
         """RemoteError bad_frame: its checksums are not as those of the first one."""
-        if not self.is_met:
+        if self.stage is Stage.NEW:
             self.is_checked = frame.is_checked
         elif frame.is_checked != self.is_checked:
             text = "of the frames on one connection all have checksums, or none"
@@ -125,21 +180,36 @@ class Greeting:
         """What a request is answered that is part of a login; None: others answer it, if `is_allowed`."""
         if self._overload is not None and not self._may_be_peer(request):
             raise self._overload
+        kind = _kind(request)
+        if kind not in _TAKEN[self.stage]:
+            raise self._out_of_turn(kind)
         if isinstance(request, HelloRequest):
-            self.is_met = True
             self.client_name = request.client_name[:128]
-        elif not self.is_met:
-            raise RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello")
+            if self.stage is Stage.NEW:
+                self.stage = Stage.MET
         elif isinstance(request, AuthenticateRequest):
             return self._log_in(request)
         elif isinstance(request, PeerHelloRequest):
             self._check_peer(request)
         elif self.is_broker and not self.is_peer:  # as a broker it might do everything
-            raise RemoteError(ErrorCode.BAD_REQUEST, "a broker says peer_hello next")
+            raise RemoteError(ErrorCode.BAD_REQUEST, _PEER_HELLO_NEXT)
         elif not self.is_open:
-            text = "this cluster has everybody log in, and nobody has: give credentials"
-            raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
+            raise RemoteError(ErrorCode.UNAUTHENTICATED, _LOG_IN_FIRST)
         return None
+
+    def _out_of_turn(self, kind: _Kind) -> RemoteError:
+        """Why that is not taken in this stage."""
+        if self.stage is Stage.NEW:
+            return RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello")
+        if self.stage in (Stage.CHALLENGED, Stage.FAILED):
+            return RemoteError(ErrorCode.UNAUTHENTICATED, _LOG_IN_FIRST)
+        if kind is _Kind.LOGIN:
+            return RemoteError(ErrorCode.BAD_REQUEST, "who is there is known already: connect anew to be somebody else")
+        if kind is _Kind.PEER_HELLO:
+            return RemoteError(
+                ErrorCode.BAD_REQUEST, f"user {'' if self.who is None else self.who.name!r} is no broker"
+            )
+        return RemoteError(ErrorCode.BAD_REQUEST, _PEER_HELLO_NEXT)
 
     def check_allowed(self, api: int) -> None:
         """RemoteError bad_request: only brokers ask that, or no broker does; unauthenticated."""
@@ -153,10 +223,8 @@ class Greeting:
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
 
     def _log_in(self, request: AuthenticateRequest) -> AuthenticateResponse:
-        if self.who is not None or self.broker_id is not None:
-            raise RemoteError(ErrorCode.BAD_REQUEST, "who is there is known already: connect anew to be somebody else")
         login = self._login or self._guard.begin_login()
-        self._login = None
+        self._login, self.stage = None, Stage.FAILED  # unless it goes on
         try:
             data = login.take(request.mechanism, request.data)
         except RemoteError:
@@ -167,11 +235,12 @@ class Greeting:
         finally:
             self.claimed = login.claimed[:128]
         if login.who is None:
-            self._login = login
+            self._login, self.stage = login, Stage.CHALLENGED
             return AuthenticateResponse(data=data)
         answer = self._guard.logged_in(login.who, data)
-        self.who = login.who
+        self.who, self.stage = login.who, Stage.USER
         if self.is_broker:
+            self.stage = Stage.PROVEN
             self.cipher = FrameCipher(login.session_key, is_dialler=False)
         return answer
 
@@ -179,8 +248,6 @@ class Greeting:
         if not self.is_checked:
             text = "the frames between brokers have checksums, and yours have none; upgrade the older of the two"
             raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
-        if self.who is not None and not self.is_broker:
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"user {self.who.name!r} is no broker")
         if self._guard.brokers_prove and not self.is_broker:
             text = (
                 "brokers of this cluster prove that they know its secret: start all of them with the same "
@@ -198,3 +265,15 @@ class Greeting:
         if isinstance(request, AuthenticateRequest):
             return self.client_name.startswith(PEER_NAME)
         return isinstance(request, PeerHelloRequest) or self.broker_id is not None
+
+
+_LOG_IN_FIRST = "this cluster has everybody log in, and nobody has: give credentials"
+_PEER_HELLO_NEXT = "a broker says peer_hello next"
+
+
+def _kind(request: Request) -> _Kind:
+    if isinstance(request, HelloRequest):
+        return _Kind.HELLO
+    if isinstance(request, AuthenticateRequest):
+        return _Kind.LOGIN
+    return _Kind.PEER_HELLO if isinstance(request, PeerHelloRequest) else _Kind.OTHER

@@ -9,6 +9,7 @@ import pytest
 from penstock.access.handshake import Principal, ServerHandshake
 from penstock.access.users import BROKER
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.broker.greeting import Greeting, Unguarded
 from penstock.messages import Api, AuthenticateResponse, HelloRequest, PeerHelloRequest
 from penstock.wire.session import PEER_NAME
@@ -46,7 +47,8 @@ def test_on_the_connection_of_a_broker_nothing_is_asked_that_clients_ask() -> No
     greeting = met(Unguarded())
     greeting.check_allowed(Api.CREATE_USER)
     greeting.take(peer_hello())
-    greeting.broker_id, greeting.is_peer = 2, True
+    greeting.introduced(BrokerId(2))
+    greeting.accepted()
     for api in Api:
         if Api.HELLO < api < Api.PEER_HELLO:
             with pytest.raises(RemoteError, match="that is asked by clients"):
@@ -72,7 +74,8 @@ def test_who_was_taken_for_a_broker_before_anybody_had_to_prove_it_asks_nothing_
     guard = Unsure(brokers_prove=False)
     greeting = met(guard)
     assert greeting.take(peer_hello()) is None
-    greeting.broker_id, greeting.is_peer = 2, True
+    greeting.introduced(BrokerId(2))
+    greeting.accepted()
     greeting.check_allowed(Api.FORWARD)
     guard.brokers_prove = True
     for api in (Api.FORWARD, Api.RAFT, Api.CREATE_USER):
