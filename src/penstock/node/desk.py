@@ -2,10 +2,10 @@
 
 Rules: queries have a lane of their own, and few run at once: what they read at once is bounded by `running_max`
 batches. Of the searches (which read up to SCAN_BYTES_MAX each) fewer run than may, so that a quick question is answered
-beside them. Users take turns, by what was read for each (`Turns`), so nobody waits for all that another user asks. More
-than `waiting_max` do not wait, nor more of one user than its share: they are refused. Who has gone is not waited for:
-what has not begun is forgotten, what runs ends after its present batch. Fetches that want not all have a desk of their
-own.
+beside them; they are begun first, so that quick questions without end do not keep them waiting. Users take turns, by
+what was read for each (`Turns`), so nobody waits for all that another user asks. More than `waiting_max` do not wait,
+nor more of one user than its share: they are refused. Who has gone is not waited for: what has not begun is forgotten,
+what runs ends after its present batch. Fetches that want not all have a desk of their own.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Desk:
     def _run_more(self) -> None:
         quick, searches = self._waiting
         while len(self._running) < self._running_max:
-            if quick:
-                self._run(quick.take())
-            elif searches and self._searching < limits.SEARCHES_RUNNING_MAX:
+            if searches and self._searching < limits.SEARCHES_RUNNING_MAX:
                 self._run(searches.take())
+            elif quick:
+                self._run(quick.take())
             else:
                 return
 

@@ -149,6 +149,27 @@ def test_a_quick_question_waits_for_one_of_each_other_user() -> None:
     broker.settle()
 
 
+def test_a_search_is_begun_while_quick_questions_never_end() -> None:
+    broker = of_users()
+    at = GetRequest(stream_id=broker.id, offset=0)
+
+    def asked_by_bob() -> None:
+        with asking(broker, "bob"):
+            broker.request(at)
+
+    for _ in range(50):
+        asked_by_bob()
+    with asking(broker, "eve"):
+        (search,) = broker.search()
+    done = 0
+    while search not in broker.replies and done < 50:
+        broker.run_disk(1)
+        asked_by_bob()  # so that as many wait as before
+        done += 1
+    assert done <= limits.QUERIES_RUNNING_MAX + 1
+    broker.settle()
+
+
 def test_a_fetch_of_some_subjects_waits_for_one_of_each_other_user() -> None:
     broker = of_users()
     some = FetchRequest(stream_id=broker.id, offset=0, subjects=("orders.b",))
