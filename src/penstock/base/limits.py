@@ -270,6 +270,7 @@ SENDFILE_SLICE_BYTES = 512 * KIB  # some 160 µs of the loop; half of it costs a
 FETCH_BYTES_MAX = 64 * MIB  # a fetch may pass it by one batch, so that a large message always gets through
 FETCH_WAIT_MS_MAX = 60_000
 FETCH_SUBJECTS_MAX = 64  # patterns of one fetch
+FETCHES_WOKEN_MAX = 64  # that wait, in one turn of the event loop: as many for one message as clients care to send
 PROJECTIONS_RUNNING_MAX = 2  # fetches of some columns, or of some subjects: as many threads look through batches
 PROJECTIONS_WAITING_MAX = 1_024
 PROJECTED_SOURCE_BYTES_MAX = 64 * MIB  # looked through for one of them, unpacked; a batch may pass it

@@ -2,7 +2,8 @@
 
 Rules: a caller is one request and waits at most once; what is answered, expired or gone leaves no trace.
 One deadline serves the driver: `next_deadline_us` is the earliest of all. Nobody is woken in vain: growth is counted in
-the bytes that a partition has committed so far, and each waits for a number of its own.
+the bytes that a partition has committed so far, and each waits for a number of its own. At most FETCHES_WOKEN_MAX are
+given at once: whoever answers them comes back for more, and others have their turn meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import count
 
+from penstock.base import limits
 from penstock.messages import FetchRequest
 
 
@@ -76,16 +78,18 @@ class Waiters:
                 self.take(waiter)
 
     def expired(self, now_us: int) -> list[Waiter]:
-        """Those whose time has come, earliest first; they are forgotten."""
+        """Those whose time has come, earliest first, as many as are given at once; they are forgotten."""
         return self._pop(self._deadlines, now_us)
 
     def ready(self, partition: Hashable, committed_bytes: int) -> list[Waiter]:
-        """Those who may have enough now that the partition has committed so much; they are forgotten."""
+        """Those who may have enough now that the partition has committed so much, as many as are given at once; they
+        are forgotten.
+        """
         return self._pop(self._wanted.get(partition, []), committed_bytes)
 
     def _pop(self, heap: _Heap, reached: int) -> list[Waiter]:
-        out = []
-        while heap and heap[0][0] <= reached:
+        out: list[Waiter] = []
+        while heap and heap[0][0] <= reached and len(out) < limits.FETCHES_WOKEN_MAX:
             waiter = heapq.heappop(heap)[2]
             if self._is_parked(waiter):
                 self.take(waiter)

@@ -8,6 +8,9 @@ is decided on what was committed when it was looked up.
                ▲  └──▶ parked until the log has grown enough
                └─────────────┘
 
+One message may be what very many fetches wait for: a few are answered at once, the others in the next turns of the
+event loop, so that acks and other brokers wait for none of them.
+
 A fetch that wants not all waits in the same way, for as much to look through; then it goes to a desk of its own, where
 few are looked for at once, before it is answered.
 """
@@ -70,6 +73,7 @@ class Fetches:
         self._outbox = outbox
         self._format_version = format_version
         self._waiters = Waiters()
+        self._unanswered: dict[PartitionKey, None] = {}  # where more of them can have enough, and have their turn next
         self._stopping: RemoteError | None = None
         self._looking: dict[Hashable, _Look] = {}  # in a disk thread, or before it
         self._desk = Desk(
@@ -90,18 +94,25 @@ class Fetches:
 
     def grown(self, partition: Partition) -> None:
         """More is committed: look again for those who can have enough now."""
-        for waiter in self._waiters.ready(partition.key, partition.committed_bytes):
+        ready = self._waiters.ready(partition.key, partition.committed_bytes)
+        if len(ready) == limits.FETCHES_WOKEN_MAX:
+            self._unanswered[partition.key] = None
+        for waiter in ready:
             self._look_again(waiter, partition, is_final=False)
 
     def tick(self, now: Now, partitions: Mapping[PartitionKey, Partition]) -> None:
-        """Answer those whose time is up."""
+        """Answer those whose time is up, and those who had to wait for their turn; a few of them, in one turn."""
+        unanswered, self._unanswered = self._unanswered, {}
+        for key in unanswered:
+            if (partition := partitions.get(key)) is not None:
+                self.grown(partition)
         for waiter in self._waiters.expired(now.elapsed_us):
             self._look_again(waiter, partitions[_key(waiter.request)], is_final=True)
 
     @property
     def next_deadline_us(self) -> int | None:
         """When `tick` has something to do, at the latest."""
-        return self._waiters.next_deadline_us
+        return 0 if self._unanswered else self._waiters.next_deadline_us
 
     def gone(self, callers: Iterable[Hashable]) -> None:
         """Nobody waits for these answers."""

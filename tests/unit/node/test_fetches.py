@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import CreateStreamResponse, FetchRequest, FetchResponse
 from penstock.node.step import Lane
@@ -122,3 +123,41 @@ def test_a_partition_whose_log_is_being_opened_is_not_there_yet() -> None:
     broker.disk_runs_at_once = True
     broker.turn()
     broker.ask(fetch, FetchResponse)
+
+
+def test_of_very_many_who_wait_for_one_message_a_few_are_answered_in_one_turn() -> None:
+    broker = Broker().start()
+    broker.answer(broker.create("orders"), CreateStreamResponse)
+    count = 5 * limits.FETCHES_WOKEN_MAX // 2
+    callers = [broker.fetch("orders", 0, wait_ms_max=60_000) for _ in range(count)]
+    broker.publish("orders.a", b"1")
+    answered = []
+    for _ in range(3):
+        answered.append(sum(caller in broker.replies for caller in callers))
+        assert broker.node.next_wake_us <= broker.clock.now.elapsed_us or answered[-1] == count
+        broker.tick()
+    assert answered == [limits.FETCHES_WOKEN_MAX, 2 * limits.FETCHES_WOKEN_MAX, count]
+    assert broker.node.next_wake_us > broker.clock.now.elapsed_us
+
+
+def test_of_very_many_whose_time_is_up_a_few_are_answered_in_one_turn() -> None:
+    broker = Broker().start()
+    broker.answer(broker.create("orders"), CreateStreamResponse)
+    count = limits.FETCHES_WOKEN_MAX + 1
+    callers = [broker.fetch("orders", 0, wait_ms_max=1_000) for _ in range(count)]
+    broker.tick(1_000)
+    assert sum(caller in broker.replies for caller in callers) == limits.FETCHES_WOKEN_MAX
+    broker.tick()
+    assert not broker.open_requests
+
+
+def test_who_waits_for_a_turn_hears_when_the_stream_goes() -> None:
+    broker = Broker().start()
+    broker.answer(broker.create("orders"), CreateStreamResponse)
+    callers = [broker.fetch("orders", 0, wait_ms_max=60_000) for _ in range(limits.FETCHES_WOKEN_MAX + 1)]
+    broker.publish("orders.a", b"1")
+    broker.delete("orders")
+    broker.tick()
+    response = broker.replies[callers[-1]].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.STREAM_CHANGED
