@@ -7,7 +7,7 @@ import sys
 import typer
 
 from penstock.base.errors import OperationalError
-from penstock.cli.failure import FAILED, say_error
+from penstock.cli.failure import FAILED, printable, say_error
 
 
 def confirm(question: str, otherwise: str) -> None:
@@ -19,7 +19,8 @@ def confirm(question: str, otherwise: str) -> None:
 
 def _confirmed(question: str) -> bool:
     # Not click's: that makes one thing of Ctrl-C and of an end of the input.
-    sys.stderr.write(f"{question} [y/N]: ")
+    lines = "\n".join(map(printable, question.split("\n")))  # it names what others have named
+    sys.stderr.write(f"{lines} [y/N]: ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer:
