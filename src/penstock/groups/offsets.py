@@ -36,6 +36,7 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, Committed]]] = {}
         self._count = 0
+        self._pairs: list[tuple[str, int]] | None = None  # groups and streams, sorted, until there are others
         self.shares = FairShares()  # what is committed, by user; who writes adds what is on its way
         self.generations: dict[str, Generation] = {}  # of the groups that have members, or had
 
@@ -64,6 +65,8 @@ class Offsets:
 
     def _keep(self, place: Place, committed: Committed) -> None:
         partitions = self._groups.setdefault(place.group, {}).setdefault(place.stream_id, {})
+        if not partitions:
+            self._pairs = None
         if (before := partitions.get(place.partition)) is None:
             self._count += 1
         else:
@@ -79,6 +82,7 @@ class Offsets:
         self.shares.remove(before.position.by)
         self._count -= 1
         if not partitions:
+            self._pairs = None
             del streams[place.stream_id]
         if not streams:
             del self._groups[place.group]
@@ -103,9 +107,10 @@ class Offsets:
 
     def page(self, after: tuple[str, int], size: int) -> list[tuple[str, int, int]]:
         """Up to `size` groups and streams behind that pair, in order, and of how many partitions there are offsets."""
-        found = sorted((group, stream_id) for group, streams in self._groups.items() for stream_id in streams)
-        start = bisect_right(found, after)
-        return [(group, one, len(self._groups[group][one])) for group, one in found[start : start + size]]
+        if self._pairs is None:
+            self._pairs = sorted((group, stream_id) for group, streams in self._groups.items() for stream_id in streams)
+        start = bisect_right(self._pairs, after)
+        return [(group, one, len(self._groups[group][one])) for group, one in self._pairs[start : start + size]]
 
     def left_over(self, is_gone: Callable[[int], bool], count: int) -> list[Place]:
         """Up to `count` places in streams that are gone."""

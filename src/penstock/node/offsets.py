@@ -114,7 +114,7 @@ class _Kept:
         self.offsets: Offsets | None = None
         self.failure: RemoteError | None = None
         self.begun: set[Place] = set()  # of which a row is on its way: what says only where a group begins is late
-        self.is_swept = False
+        self.swept_at = -1  # with which image offsets in deleted streams were looked for last, by its index
         self.members: GroupMembers | None = None  # as long as `offsets`
 
 
@@ -321,8 +321,7 @@ class GroupOffsets:
             raise _being_read(partition)
         if kept.offsets is None or partition.committed_end < kept.end:
             raise _being_read(partition)
-        if not kept.is_swept:
-            kept.is_swept = True
+        if kept.swept_at < 0:
             self._sweep(partition, kept)
         return kept
 
@@ -397,15 +396,26 @@ class GroupOffsets:
         self._write(partition, Inside(written), _encoded(rows))
 
     def _sweep(self, partition: Partition, kept: _Kept) -> None:
-        """Forget what is committed in streams that are deleted."""
+        """Forget what is committed in streams that are deleted. Where none can have been since the last time, nothing
+        is looked through: whoever is refused may ask as often as he likes.
+        """
         image = self._image
+        if kept.swept_at == image.index:
+            return
 
         def is_gone(stream_id: int) -> bool:
             return stream_id <= image.index and StreamId(stream_id) not in image.streams
 
         assert kept.offsets is not None
-        if places := kept.offsets.left_over(is_gone, limits.OFFSETS_PER_COMMIT_MAX):
-            self._append(partition, kept, [(encode_key(place), None) for place in places], lambda response: None)
+        places = kept.offsets.left_over(is_gone, limits.OFFSETS_PER_COMMIT_MAX)
+        kept.swept_at = image.index if len(places) < limits.OFFSETS_PER_COMMIT_MAX else 0  # else there may be more
+
+        def heard(response: Response | RemoteError) -> None:
+            if isinstance(response, RemoteError):
+                kept.swept_at = 0  # they are still there
+
+        if places:
+            self._append(partition, kept, [(encode_key(place), None) for place in places], heard)
 
 
 def _encoded(rows: Rows) -> bytearray:

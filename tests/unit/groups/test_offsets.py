@@ -27,6 +27,8 @@ def test_the_last_row_of_a_place_counts(rows: list[tuple[Place, int | None]]) ->
         else:
             model[place] = offset, number
         assert len(offsets) == len(model)
+        pairs = sorted({(place.group, place.stream_id) for place in model})
+        assert [one[:2] for one in offsets.page(("", 0), 100)] == pairs
     for place in {place for place, _ in rows}:
         found = offsets.of(place.group, place.stream_id).get(place.partition)
         assert (place in offsets) == (place in model)
@@ -53,6 +55,18 @@ def test_what_is_left_over_is_in_streams_that_are_gone(
     assert set(found) <= all_of_them
     offsets.take(written(place, None, 0) for place in found)
     assert not set(offsets.left_over(gone.__contains__, 100)) & set(found)
+
+
+def test_pages_are_sorted_once_until_there_is_another_group_or_stream() -> None:
+    offsets = Offsets()
+    offsets.take(written(Place(group, 1, 0), 1, 1) for group in "cab")
+    offsets.page(("", 0), 1)
+    known = offsets._pairs
+    offsets.take([written(Place("a", 1, 1), 1, 1), written(Place("a", 1, 0), 2, 2)])
+    assert offsets.page(("", 0), 2) == [("a", 1, 2), ("b", 1, 1)]
+    assert offsets._pairs is known
+    offsets.take([written(Place("d", 1, 0), 1, 1)])
+    assert offsets.page(("c", 1), 2) == [("d", 1, 1)]
 
 
 def test_rows_that_say_nothing_change_nothing() -> None:

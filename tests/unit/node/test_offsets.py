@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -9,7 +11,8 @@ from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.groups.rows import OFFSETS_STREAM
+from penstock.groups.offsets import Offsets
+from penstock.groups.rows import OFFSETS_STREAM, Place
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
     AlterStreamRequest,
@@ -248,6 +251,28 @@ def test_room_is_made_by_what_was_committed_in_streams_that_are_gone(monkeypatch
     request = commit_of(broker, 3, 4, stream="other")
     assert broker.refusal(request).code == ErrorCode.TOO_LARGE
     assert isinstance(again(broker, request), CommitOffsetsResponse)
+
+
+def test_whoever_is_refused_does_not_have_all_offsets_looked_through_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 2)
+    broker = with_offsets(partitions=3)
+    committed(broker, 1, 2)
+    looks: list[int] = []
+    left_over = Offsets.left_over
+
+    def counted(self: Offsets, is_gone: Callable[[int], bool], count: int) -> list[Place]:
+        looks.append(count)
+        return left_over(self, is_gone, count)
+
+    monkeypatch.setattr(Offsets, "left_over", counted)
+    for _ in range(5):
+        assert broker.refusal(commit_of(broker, 1, 2, 3)).code == ErrorCode.TOO_LARGE
+    assert not looks  # that was done when they were read
+    broker.create("other", subject="other")
+    broker.delete("other")
+    for _ in range(5):
+        assert broker.refusal(commit_of(broker, 1, 2, 3)).code == ErrorCode.TOO_LARGE
+    assert len(looks) == 1
 
 
 def test_what_cannot_be_is_refused() -> None:
