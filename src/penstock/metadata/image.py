@@ -207,6 +207,15 @@ class Owned(NamedTuple):
         """What one stream comes to; `by`: how many times."""
         return cls(1, len(state.partitions), message_ids_of(state.config)).times(by)
 
+    @classmethod
+    def needed(cls, config: StreamConfig) -> Owned:
+        """What a stream of that config comes to."""
+        return cls(1, config.partitions, message_ids_of(config))
+
+    def beyond(self, other: Owned) -> Owned:
+        """How much more of each this is; of what is less, nothing."""
+        return Owned(*(max(0, one - less) for one, less in zip(self, other, strict=True)))
+
     def times(self, by: int) -> Owned:
         """As many times of everything."""
         return Owned(*(by * one for one in self))

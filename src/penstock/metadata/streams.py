@@ -49,22 +49,28 @@ from penstock.metadata.image import (
     PartitionState,
     StreamState,
     Truncated,
-    message_ids_of,
 )
 from penstock.metadata.persistent import PersistentMap
 
+_NOTHING: Mapping[str, Owned] = {}
 _ON_FIRST_BROKER = (BrokerId(1),)
 # No version alters them so: the image holds them elsewhere, too.
 _FIXED = frozenset({"name", "partitions", "range_bounds", "replicas"})
 
 
 def check_create(
-    image: ClusterImage, config: StreamConfig, *, brokers: int, ready: int, by: str = ""
+    image: ClusterImage,
+    config: StreamConfig,
+    *,
+    brokers: int,
+    ready: int,
+    by: str = "",
+    under_way: Mapping[str, Owned] = _NOTHING,
 ) -> StreamState | None:
     """The stream that is already there as `config` wants it, or None if one can be made; else RemoteError.
 
     `brokers`: how many the cluster has, also those that are away; `ready`: on how many of them one can be placed now;
-    `by`: the user who asks.
+    `by`: the user who asks; `under_way`: as `check_room`.
     """
     try:
         check_stream_config(config)
@@ -72,8 +78,8 @@ def check_create(
         raise _invalid(error.mistakes) from None
     existing = _existing(image, config)
     if existing is None:
-        check_owned(image, config, by)
-        check_room(image, config.partitions, by)
+        check_owned(image, config, by, under_way=under_way)
+        check_room(image, config.partitions, by, under_way=under_way)
         _check_replicas(config, brokers, ready)
     return existing
 
@@ -82,21 +88,31 @@ def _invalid(mistakes: list[str]) -> RemoteError:
     return RemoteError(ErrorCode.INVALID_CONFIG, "; ".join(mistakes), mistakes=mistakes)
 
 
-def check_room(image: ClusterImage, partitions: int, by: str = "", *, streams: int = 1) -> None:
+def check_room(
+    image: ClusterImage,
+    partitions: int,
+    by: str = "",
+    *,
+    streams: int = 1,
+    under_way: Mapping[str, Owned] = _NOTHING,
+) -> None:
     """RemoteError too_large: there is no room for so many more streams with so many more partitions, or not for `by`.
 
     `by`: the user who asks; it may have its share of what there can be (`FairShares`), an administrator all.
+    `under_way`: what was proposed for users, and is not applied yet; it counts as what is there.
     """
     user = image.users.get(by)
     sharer = "" if user is None or user.is_admin else by
-    has = image.owned.get(by, Owned())
-    shares = FairShares([(sharer, has.streams), ("", len(image.streams) - has.streams)])
+    has = image.owned.get(by, Owned()).plus(under_way.get(by, Owned()))
+    there = len(image.streams) + sum(one.streams for one in under_way.values())
+    shares = FairShares([(sharer, has.streams), ("", there - has.streams)])
     if streams and not shares.fits(sharer, streams, limits.STREAMS_MAX):
         text = f"of streams {shares.refused(sharer, limits.STREAMS_MAX)}; delete some first"
         raise RemoteError(ErrorCode.TOO_LARGE, text)
     if streams and partitions == 1:  # then the limit above is enough
         return
     there = sum(len(state.partitions) for state in image.streams.values())
+    there += sum(one.partitions for one in under_way.values())
     if there + partitions > limits.PARTITIONS_MAX:
         text = f"all streams have {there} partitions together; with {partitions} more they pass {limits.PARTITIONS_MAX}"
         raise RemoteError(ErrorCode.TOO_LARGE, text)
@@ -106,17 +122,24 @@ def check_room(image: ClusterImage, partitions: int, by: str = "", *, streams: i
         raise RemoteError(ErrorCode.TOO_LARGE, text + shares.refused(sharer, limits.PARTITIONS_MAX))
 
 
-def check_owned(image: ClusterImage, config: StreamConfig, owner: str, before: StreamState | None = None) -> None:
+def check_owned(
+    image: ClusterImage,
+    config: StreamConfig,
+    owner: str,
+    before: StreamState | None = None,
+    under_way: Mapping[str, Owned] = _NOTHING,
+) -> None:
     """RemoteError quota_exceeded: that user's streams come to as much as they may. Administrators make what they need.
 
-    `config`: of a stream that it is to have; `before`: that stream as it is now, if it is there.
+    `config`: of a stream that it is to have; `before`: that stream as it is now, if it is there; `under_way`: as
+    `check_room`.
     """
     user = None if config.is_internal else image.users.get(owner)
     if user is None or user.is_admin:
         return
-    has = image.owned.get(owner, Owned())
+    has = image.owned.get(owner, Owned()).plus(under_way.get(owner, Owned()))
     gone = Owned() if before is None else Owned.of(before)
-    now = has.plus(gone.times(-1)).plus(Owned(1, config.partitions, message_ids_of(config)))
+    now = has.plus(gone.times(-1)).plus(Owned.needed(config))
     quotas = user.quotas
     for name, most in (
         ("streams", quotas.streams_max),

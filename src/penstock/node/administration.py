@@ -60,7 +60,7 @@ from penstock.metadata.commands import (
     TruncatePartition,
 )
 from penstock.metadata.growth import check_growth
-from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.metadata.image import ClusterImage, Outcome, Owned, StreamState
 from penstock.metadata.streams import (
     altered_config,
     check_create,
@@ -123,6 +123,7 @@ class Administration:
         self._info = info
         self._access = access
         self._creations: list[_Creation] = []
+        self._under_way: dict[str, Owned] = {}  # what was proposed for users, and is not applied yet
         self._handlers: dict[type[Request], Callable[[Any, Done], None]] = {
             CreateStreamRequest: self._create,
             AlterStreamRequest: self._alter,
@@ -140,6 +141,22 @@ class Administration:
     def _propose(self, command: Command, done: Callable[[Outcome | RemoteError], None]) -> None:
         self._quorum.propose(self._access.signed(command), done)
 
+    def _propose_more(
+        self, command: Command, payer: str, more: Owned, done: Callable[[Outcome | RemoteError], None]
+    ) -> None:
+        """Propose what makes the streams of a user come to more: until that is done, or refused, it counts as if it
+        were there, or many requests at once would come to more than the limits.
+        """
+        self._under_way[payer] = self._under_way.get(payer, Owned()).plus(more)
+
+        def heard(outcome: Outcome | RemoteError) -> None:
+            left = self._under_way.pop(payer).plus(more.times(-1))
+            if any(left):
+                self._under_way[payer] = left
+            done(outcome)
+
+        self._propose(command, heard)
+
     def handle(self, request: Administrative, done: Done) -> None:
         """Do what a client asks, who may; `done` hears it once."""
         try:
@@ -155,7 +172,9 @@ class Administration:
         brokers, ready = self._placing.brokers(), self._placing.ready(request.config)
         by, who = self._access.signature, self._access.who
         try:
-            existing = check_create(self._image, request.config, brokers=len(brokers), ready=len(ready), by=by)
+            existing = check_create(
+                self._image, request.config, brokers=len(brokers), ready=len(ready), by=by, under_way=self._under_way
+            )
         except RemoteError as error:
             raise self._as_seen(error, request.config.name, who) from None
         beside = self._overlapping(request.config)
@@ -179,7 +198,7 @@ class Administration:
             assert outcome.stream is not None
             self._wait(outcome.stream, done, deadline_us, beside, is_new=outcome.changed)
 
-        self._propose(command, made)
+        self._propose_more(command, by, Owned.needed(request.config), made)
 
     def _as_seen(self, error: RemoteError, name: str, who: Principal | None) -> RemoteError:
         """What somebody is told who asks for the name of a stream that is there: nothing of one that is not for him."""
@@ -220,7 +239,8 @@ class Administration:
 
             self._add(holder, tuple(one.replicas for one in missing), (), (), wait, added)
             return
-        check_room(image, target.config.partitions)
+        by = self._access.signature  # of what is staged there are as many partitions again
+        check_room(image, target.config.partitions, by, under_way=self._under_way)
 
         def made(outcome: Outcome | RemoteError) -> None:
             there = self._image.names.get(name)
@@ -235,7 +255,7 @@ class Administration:
         command = CreateStream(
             config=staged_config(target.stream_id, target.config), created_us=now.wall_us, assignments=assignments
         )
-        self._propose(command, made)
+        self._propose_more(command, by, Owned(1, len(assignments)), made)
 
     def _overlapping(self, config: StreamConfig) -> tuple[str, ...]:
         """Streams that whoever asks may see, and that store messages of the same subjects."""
@@ -346,7 +366,8 @@ class Administration:
             self._grow(state, request.changes, done)
             return
         config = altered_config(state.config, request.changes)  # refuse what cannot be before it is proposed
-        check_owned(self._image, config, self._payer(state), state)
+        payer = self._payer(state)
+        check_owned(self._image, config, payer, state, self._under_way)
         observers = None
         if config.observers > state.config.observers:
             assert config.replicas is not None
@@ -363,7 +384,7 @@ class Administration:
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
         command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
-        self._propose(command, altered)
+        self._propose_more(command, payer, Owned.needed(config).beyond(Owned.of(state)), altered)
 
     def _payer(self, state: StreamState) -> str:
         """The user for whom it counts what a stream comes to; empty: nobody, or an administrator changes it."""
@@ -380,8 +401,8 @@ class Administration:
             done(AlterStreamResponse(stream=self._info(state)))
             return
         payer = self._payer(state)
-        check_owned(self._image, config, payer, state)
-        check_room(self._image, added, payer, streams=0)
+        check_owned(self._image, config, payer, state, self._under_way)
+        check_room(self._image, added, payer, streams=0, under_way=self._under_way)
         assert config.replicas is not None
         assignments = self._placing.assign(added, config.replicas, self._placing.ready(config))
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
@@ -415,7 +436,8 @@ class Administration:
             observers=observers,
             range_bounds=range_bounds,
         )
-        self._propose(command, added)
+        grown = msgspec.structs.replace(state.config, partitions=len(state.partitions) + len(assignments))
+        self._propose_more(command, self._payer(state), Owned.needed(grown).beyond(Owned.of(state)), added)
 
     def mark_keys(self, request: MarkKeysRequest, done: Done) -> None:
         """A partition's leader has committed all that it has of the keys which left it."""

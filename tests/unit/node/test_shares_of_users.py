@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.access import Operation, Rule
+from penstock.access import Operation, Quotas, Rule
 from penstock.base import limits
+from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
+    AlterStreamRequest,
+    AlterUserRequest,
     AppendRequest,
     ChangeRulesRequest,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
+    CreateStreamRequest,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
     GroupHeartbeatRequest,
@@ -21,6 +25,8 @@ from penstock.messages import (
     OffsetCommit,
     OffsetsStreamRequest,
     OffsetsStreamResponse,
+    Request,
+    StagedStreamRequest,
     TruncateRequest,
 )
 from tests.unit.node.harness import Broker, batch_of
@@ -204,3 +210,61 @@ def test_one_user_does_not_take_all_room_for_appends() -> None:
         assert broker.refusal(request, batch).code == ErrorCode.OVERLOADED
     broker.settle()
     assert not broker.open_requests
+
+
+def under_way(broker: Broker, *requests: Request) -> list[RemoteError]:
+    """What bob asks for at once, before any of it is applied; what was refused of it."""
+    broker.disk_runs_at_once = False
+    with asking(broker, "bob"):
+        callers = [broker.request(one) for one in requests]
+    broker.settle()
+    broker.disk_runs_at_once = True
+    answers = [broker.replies[caller].response for caller in callers]
+    return [one for one in answers if isinstance(one, RemoteError)]
+
+
+def of_bob(broker: Broker, number: int, partitions: int) -> CreateStreamRequest:
+    return CreateStreamRequest(
+        config=StreamConfig(
+            name=f"b{number}", subject=f"b.{number}", partitions=partitions, partition_by="key", replicas=1
+        )
+    )
+
+
+def may_create(broker: Broker, quotas: Quotas | None = None) -> None:
+    """Bob may create streams, within his quotas, and do anything with them."""
+    rules = tuple(Rule(one, subject="b.>") for one in (Operation.CREATE, Operation.ALTER, Operation.APPEND))
+    with asking(broker, "ann"):
+        broker.request(ChangeRulesRequest(name="bob", add=rules))
+        broker.request(AlterUserRequest(name="bob", quotas=quotas or Quotas()))
+
+
+def partitions_of(broker: Broker, beginning: str) -> int:
+    with asking(broker, "ann"):
+        return sum(len(one.partitions) for name, one in broker.streams().items() if name.startswith(beginning))
+
+
+def test_streams_that_are_asked_for_at_once_come_to_no_more_than_a_share(broker, monkeypatch) -> None:
+    may_create(broker)
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", partitions_of(broker, "") + 40)
+    refused = under_way(broker, *(of_bob(broker, number, 4) for number in range(20)))
+    assert {one.code for one in refused} == {ErrorCode.TOO_LARGE}
+    assert partitions_of(broker, "b") == 20
+    again = under_way(broker, of_bob(broker, 99, 4))
+    assert [one.code for one in again] == [ErrorCode.TOO_LARGE]
+
+
+def test_partitions_that_are_asked_for_at_once_come_to_no_more_than_a_quota(broker) -> None:
+    may_create(broker, Quotas(partitions_max=10))
+    assert not under_way(broker, *(of_bob(broker, number, 2) for number in range(3)))
+    grown = (AlterStreamRequest(name=f"b{number}", changes={"partitions": 6}) for number in range(3))
+    assert [one.code for one in under_way(broker, *grown)] == [ErrorCode.QUOTA_EXCEEDED] * 2
+    assert partitions_of(broker, "b") == 10
+
+
+def test_what_is_staged_for_a_user_leaves_others_as_much(broker, monkeypatch) -> None:
+    may_create(broker)
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", partitions_of(broker, "") + 40)
+    under_way(broker, *(of_bob(broker, number, 4) for number in range(5)))
+    staged = (StagedStreamRequest(stream_id=stream_id(broker, f"b{number}")) for number in range(5))
+    assert [one.code for one in under_way(broker, *staged)] == [ErrorCode.TOO_LARGE] * 5
