@@ -297,6 +297,7 @@ LOGIN_TIMEOUT_MS = 15_000  # from the accept to the end of a login: a slow machi
 UNKNOWN_SHARE = 4  # of the connections one in so many may be of who has not logged in yet; then the oldest gives way
 LOGIN_COMPLAINT_INTERVAL_MS = 10_000  # between two log lines about logins that failed
 WRITE_QUEUE_PARTS_MAX = 256  # the same, counted: a part of a file holds it open
+REVOKED_IDLE_MS = 30_000  # who asks for nothing so long, and has lost what it logged in with, gives back its connection
 WRITE_STALL_MS_MAX = 30_000  # a client that takes no byte for so long is cut off
 BROKER_BUFFER_BYTES_MAX = 256 * MIB  # of all connections: half-received frames, and answers that are held in memory
 SMALL_BUFFER_BYTES_MAX = 1 * MIB  # larger ones leave a quarter of the broker's buffers to those up to here

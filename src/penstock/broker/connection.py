@@ -20,6 +20,7 @@ frame of a connection says whether all that follow, and the answers, have checks
 | half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
 | half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
 | answers that the client does not take  | closed after WRITE_STALL_MS_MAX without progress (see `Output`)  |
+| a login that counts no more            | its requests are refused; closed after REVOKED_IDLE_MS without   |
 | a broker that says nothing             | closed after PEER_SILENCE_MS_MAX                                 |
 | no memory or file left for an answer   | `overloaded`                                                     |
 """
@@ -115,6 +116,7 @@ class Connection:
         self._waiting: Waiting | None = None  # for room in the broker's buffers
         self._reserved_bytes = 0  # of them, for the frame that has begun
         self._made_us = self._last_read_us = elapsed_us()
+        self._looked_us = 0  # when it was seen last that its login counts, while it asks for nothing
         self._frame_start_us: int | None = self._last_read_us  # since when the rest of a frame is awaited, or the hello
         self._paused_us = self._last_read_us  # since when nothing is read, if so
         self._set_reading(True)
@@ -487,7 +489,17 @@ class Connection:
             return f"broker {self.broker_id} said nothing for {limits.PEER_SILENCE_MS_MAX} ms"
         if self._output.is_stalled(now_us):
             return f"it took no answer for {limits.WRITE_STALL_MS_MAX} ms, or too little of it"
+        if self._is_revoked(now_us):
+            return "what it has logged in with counts no more, and it asks for nothing"
         return None
+
+    def _is_revoked(self, now_us: int) -> bool:
+        """Whether it only holds a place, of a user that is gone, say; looked at seldom, for there may be very many."""
+        idle_since_us = max(self._last_read_us, self._looked_us)
+        if self.who is None or self.open_requests or now_us - idle_since_us <= limits.REVOKED_IDLE_MS * 1_000:
+            return False
+        self._looked_us = now_us
+        return not self._owner.guard.counts(self.who)
 
     def finish(self) -> None:
         """Take no more requests; close once what is queued is written."""

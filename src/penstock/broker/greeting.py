@@ -68,6 +68,9 @@ class Guard(Protocol):
         RemoteError overloaded: that user has all the connections that it may.
         """
 
+    def counts(self, who: Principal) -> bool:
+        """Whether what somebody has logged in with still counts."""
+
 
 class Unguarded:
     """Nobody has to prove anything."""
@@ -81,6 +84,10 @@ class Unguarded:
         raise RemoteError(ErrorCode.BAD_REQUEST, "nobody has to log in here")
 
     def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
+        """Nobody has."""
+        raise AssertionError(who)
+
+    def counts(self, who: Principal) -> bool:
         """Nobody has."""
         raise AssertionError(who)
 

@@ -109,6 +109,10 @@ class Guarding:
                     raise RemoteError(ErrorCode.OVERLOADED, text)
         return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=self._nats_urls)
 
+    def counts(self, who: Principal) -> bool:
+        """Whether that user, with that credential, is still there; other brokers are."""
+        return who.name == BROKER or self._access.refusal(who) is None
+
     # Directory
 
     def verifier(self, name: str) -> tuple[Verifier, Principal] | None:

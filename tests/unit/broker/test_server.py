@@ -12,6 +12,7 @@ import pytest
 
 from penstock.access import Operation, Rule
 from penstock.access.handshake import Principal
+from penstock.access.proving import Credentials
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
@@ -19,16 +20,19 @@ from penstock.base.ids import BrokerId, LeaderEpoch, Offset
 from penstock.broker.connection import Caller
 from penstock.broker.guarding import Guarding
 from penstock.broker.server import Server, bind
+from penstock.client.users import token_credential
 from penstock.messages import (
     AppendRequest,
     AuthenticateRequest,
+    CreateUserRequest,
+    DeleteUserRequest,
     ListOffsetsRequest,
     ListOffsetsResponse,
     Request,
     StatusRequest,
 )
 from penstock.node.access import Access
-from penstock.wire import encode_request
+from penstock.wire import decode_response, encode_request
 from tests.broker_process import eventually
 from tests.integration.raw_client import HELLO, RawClient, raw_client
 from tests.unit.node.harness import Broker
@@ -462,6 +466,39 @@ async def test_who_begins_logins_and_leaves_them_shuts_out_nobody_from_elsewhere
         answer = await slow.frame()
         assert answer is not None, "its connection was closed"
         assert answer.correlation_id == 3
+
+
+async def test_a_connection_of_a_user_who_is_gone_does_not_keep_its_place() -> None:
+    broker, token = Broker().start(), token_credential("bob")
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    owner = Owner()
+    names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": ()}
+    with asking(broker, "ann"):
+        broker.request(CreateUserRequest(name="bob", credentials=(token.credential,)))
+    async with _serving(owner) as (server, address), AsyncExitStack() as stack:
+        server.guard = Guarding(broker.node.access, None, lambda: "m" * 24, **names)
+        client = await stack.enter_async_context(raw_client(address))
+        await client.hello()
+        login, number = Credentials.token(token.token).proof(lambda: "n" * 24), 2
+        data: bytes | None = login.first()
+        while data is not None:
+            client.send(encode_request(AuthenticateRequest(mechanism=login.mechanism, data=data), number))
+            frame = await client.frame()
+            assert frame is not None
+            answer = decode_response(frame, AuthenticateRequest)
+            data, number = login.take(answer.data, is_done=answer.is_done), number + 1
+        owner.now_us += limits.REVOKED_IDLE_MS * 1_000 + 1
+        server.sweep()
+        assert server.connections_of == {"bob": 1}, "who asks for nothing, and is known, stays"
+        with asking(broker, "ann"):
+            broker.request(DeleteUserRequest(name="bob"))
+        owner.now_us += limits.REVOKED_IDLE_MS * 1_000
+        server.sweep()
+        assert server.connections_of == {"bob": 1}, "it is not looked at again so soon"
+        owner.now_us += 1
+        server.sweep()
+        assert not server.connections
+        assert await client.is_closed()
 
 
 async def _is_closed(server: Server) -> bool:
