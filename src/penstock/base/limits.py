@@ -287,6 +287,7 @@ QUERIES_RUNNING_MAX = 3  # get and list offsets; a few threads' worth, so that t
 SEARCHES_RUNNING_MAX = 1  # of them, by key or subject: they read up to SCAN_BYTES_MAX each
 QUERIES_WAITING_MAX = 4_096
 TURN_BYTES = 64 * KIB  # what a user's turn in a queue counts on top of the bytes that are read for it
+TURN_BYTES_PER_US = 1_000  # that time of the event loop counts as, where turns are taken on it
 SCAN_BYTES_MAX = 1 * GIB  # one search from the end of the log
 IN_FLIGHT_REQUESTS_MAX = 256  # per connection; further frames stay in the socket
 WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyond it no request is read

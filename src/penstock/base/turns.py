@@ -3,8 +3,8 @@
 Rule (start-time fair queuing, Goyal, Vin and Cheng 1996): the next turn is that of the user for whom least was done of
 those who wait; of several, of the one who has waited longest. A turn costs TURN_BYTES when it is taken, and what was
 read for it on top of that when it is known (`charge`). A user who comes back does not get what it has not used before.
-What one user has waiting is done in the order in which it came. With one user, or none, it is a plain queue. Once
-nothing waits, all begin anew.
+What one user has waiting is done in the order in which it came. With one user, or none, it is a plain queue. What was
+done for a user counts until as much was done for others, also where it waits with one thing at a time.
 
 How much may wait is shared among the users, too (`FairShares`): `fits` says whether one more of a user does.
 """
@@ -29,7 +29,7 @@ class Turns(Generic[T]):
     def __init__(self, shares: FairShares | None = None) -> None:
         """`shares`: of several queues whose room is one."""
         self._waiting: dict[str, deque[T]] = {}  # by user; who had a turn last comes last
-        self._spent: dict[str, int] = {}  # of those who wait, or for whom more was done than for others
+        self._spent: dict[str, int] = {}  # of those who wait, or for whom more was done than when the last turn began
         self._shares = FairShares() if shares is None else shares
         self._count = 0
         self._now = 0  # what had been done for the user of the last turn when that began
@@ -91,11 +91,11 @@ class Turns(Generic[T]):
         self._forget()
 
     def _forget(self) -> None:
-        """Users who do not wait, and for whom no more was done than for others."""
-        if not self._waiting:
-            self._spent.clear()
-            self._now = 0
-            return
-        least = min(self._spent[user] for user in self._waiting)
-        for user in [one for one, spent in self._spent.items() if spent <= least and one not in self._waiting]:
+        """Users who do not wait, and who would begin where the last turn began if they came back now.
+
+        Not those with more: who always comes back at once would have its turn again before all others, for ever.
+        """
+        for user in [one for one, spent in self._spent.items() if spent <= self._now and one not in self._waiting]:
             del self._spent[user]
+        if not self._spent:
+            self._now = 0

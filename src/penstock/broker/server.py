@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.access.handshake import sharer_of
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -229,8 +230,12 @@ class Server:
         for _ in range(limits.REQUESTS_PER_TURN_MAX):
             if not self._line:
                 break
-            self._take_frame(self._line.take())
-            if self._elapsed_us() >= end_us:
+            connection, begun_us = self._line.take(), self._elapsed_us()
+            self._take_frame(connection)
+            now_us = self._elapsed_us()
+            if user := sharer_of(connection.who):  # a request may cost the loop a thousand times what another does
+                self._line.charge(user, (now_us - begun_us) * limits.TURN_BYTES_PER_US)
+            if now_us >= end_us:
                 break
         if self._line:
             self._schedule_turn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,32 @@ def test_users_take_turns_and_each_keeps_its_order() -> None:
             number for name, number in taken if name == user
         )
     assert len(turns) == 0
+
+
+@pytest.mark.parametrize("waiting", [{"bob": 1, "eve": 1}, {"bob": 5, "eve": 1}, {"bob": 1, "eve": 1, "kim": 5}])
+def test_who_comes_back_at_once_is_not_first_again(waiting: dict[str, int]) -> None:
+    """As a connection does, which stands in line with one request at a time."""
+    turns = filled(**waiting)
+    taken = []
+    for _ in range(30):
+        user, number = turns.take()
+        taken.append(user)
+        turns.put(user, (user, number))
+    assert {taken.count(one) for one in waiting} == {30 // len(waiting)}
+
+
+def test_what_was_done_counts_where_nobody_waits_for_a_moment() -> None:
+    turns = filled(bob=1)
+    turns.take()
+    turns.charge("bob", 100 * limits.TURN_BYTES)
+    for user in ("bob", "eve"):
+        turns.put(user, (user, 0))
+    taken = []
+    for _ in range(50):
+        user, _ = turns.take()
+        taken.append(user)
+        turns.put(user, (user, 0))
+    assert taken == ["eve"] * 50
 
 
 def test_what_was_read_for_a_user_counts() -> None:

@@ -24,6 +24,7 @@ from penstock.client.users import token_credential
 from penstock.messages import (
     AppendRequest,
     AuthenticateRequest,
+    AuthenticateResponse,
     CreateUserRequest,
     DeleteUserRequest,
     ListOffsetsRequest,
@@ -413,6 +414,36 @@ def _access_of_users() -> Access:
     return broker.node.access
 
 
+async def test_a_user_who_never_stops_asking_keeps_nobody_waiting() -> None:
+    owner = Owner(answers=False)
+    async with _serving(owner) as (server, address), AsyncExitStack() as stack:
+        clients = [await _logged_in(server, address, stack, name) for name in ("bob", "eve", "kim")]
+        for client in clients:
+            client.send(b"".join(encode_request(StatusRequest(), number) for number in range(2, 202)))
+        await owner.until(600)
+        names = [str(caller.connection.who) for caller in owner.callers]
+    all_ask = max(map(names.index, ("bob", "eve", "kim")))
+    some = names[all_ask : all_ask + 90]
+    assert [some.count(one) for one in ("bob", "eve", "kim")] == [30, 30, 30]
+
+
+async def test_a_user_whose_requests_cost_much_gets_fewer_turns() -> None:
+    class OfBobCostMuch(Owner):
+        def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+            self.cost_us = 5_000 if str(caller.connection.who) == "bob" else 0
+            super().request_received(caller, request, raw)
+
+    owner = OfBobCostMuch(answers=False)
+    async with _serving(owner) as (server, address), AsyncExitStack() as stack:
+        clients = [await _logged_in(server, address, stack, name) for name in ("bob", "eve")]
+        for client in clients:
+            client.send(b"".join(encode_request(StatusRequest(), number) for number in range(2, 202)))
+        await owner.until(400)
+        names = [str(caller.connection.who) for caller in owner.callers]
+    last = max(place for place, name in enumerate(names) if name == "eve")
+    assert names[names.index("eve") : last].count("bob") <= 10, "while eve waits, bob has as much of the time as she"
+
+
 async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None:
     """Each is there already when it logs in."""
     async with _serving(Owner()) as (server, address), AsyncExitStack() as stack:
@@ -486,6 +517,7 @@ async def test_a_connection_of_a_user_who_is_gone_does_not_keep_its_place() -> N
             frame = await client.frame()
             assert frame is not None
             answer = decode_response(frame, AuthenticateRequest)
+            assert isinstance(answer, AuthenticateResponse)
             data, number = login.take(answer.data, is_done=answer.is_done), number + 1
         owner.now_us += limits.REVOKED_IDLE_MS * 1_000 + 1
         server.sweep()
