@@ -7,7 +7,6 @@ Rows are printed in pieces, so that a file of any size can be looked at.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import output
-from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.keys import KeysFile, keys_of, opened
 from penstock.cli.known_streams import EncryptedStreams
 from penstock.cli.options import Debug, Json, examples
@@ -164,7 +163,7 @@ def _dump_file(console: Console, tally: _Tally, verdict: _Verdict, *, as_json: b
             while piece := list(itertools.islice(rows, _PIECE_ROWS)):
                 _print_piece(console, piece)
     except ValueError:
-        sys.stderr.write(f"{file}: not a file of Penstock's\n")
+        say_note(f"{file}: not a file of Penstock's")
         return
     verdict.files += 1
     verdict.rows += tally.rows

@@ -66,7 +66,8 @@ class Appends:
             append.checked = True
             self.go_on(key)
 
-        self._outbox.work(Lane.READ, append.check.run, done, user=user)
+        name = user.partition("/")[0]  # by which all turns of a user are taken
+        self._outbox.work(Lane.READ, append.check.run, done, user=name)
 
     def go_on(self, key: PartitionKey) -> None:
         """Store what waits for nothing any more."""

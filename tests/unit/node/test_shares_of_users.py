@@ -203,6 +203,7 @@ def test_one_user_does_not_take_all_room_for_appends() -> None:
         for _ in range(2):
             assert broker.request(request, batch) in broker.open_requests
         assert broker.refusal(request, batch).code == ErrorCode.OVERLOADED
+    assert [work.user for work in broker.disk] == ["bob", "bob"], "the same as of his fetches, or he has two turns"
     with asking(broker, "eve"):
         assert broker.request(request, batch) in broker.open_requests
     with asking(broker, "ann"):
