@@ -190,13 +190,14 @@ class Gaps:
         return None if began is None else self.ended(began, now_us, key)
 
     def ended(self, began: GapInfo, now_us: int, key: PartitionKey | None = None) -> GapInfo | None:
-        """Keep the gap that began so and ends now; None: it is none."""
-        if now_us <= began.start_us:
+        """Keep the gap that began so and ends now; None: it is none. A calendar that was set back is no reason."""
+        start_us, end_us = sorted((began.start_us, now_us))
+        if start_us == end_us:
             return None
-        gap = GapInfo(start_us=began.start_us, end_us=TimestampUs(now_us), reason=began.reason)
+        gap = GapInfo(start_us=TimestampUs(start_us), end_us=TimestampUs(end_us), reason=began.reason)
         self._history(key).closed.append(gap)
         self.ended_count += 1
-        self.ended_us += now_us - gap.start_us
+        self.ended_us += end_us - start_us
         return gap
 
     def drop(self, key: PartitionKey | None = None) -> GapInfo | None:

@@ -77,6 +77,8 @@ class Listening:
         if note is not None:
             self._outbox.notice(note)
         self._waiting |= self.gaps.open_for(NOBODY_LED)
+        if self.gaps.is_open:  # kept before the broker registers: a start after this one would take that for listening
+            self._save_now()
         if (start_us := self.gaps.open_since()) is not None:
             for partition in led:
                 partition.listened_us = max(partition.listened_us, start_us)
@@ -229,6 +231,9 @@ class Listening:
         """The broker stops: the last gap begins; blocking."""
         self._is_stopped = True
         self.gaps.begin(now.wall_us, "the broker was stopped")
+        self._save_now()
+
+    def _save_now(self) -> None:
         try:
             self.gaps.save().run()
         except OSError as error:

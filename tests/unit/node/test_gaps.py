@@ -79,3 +79,33 @@ def test_what_several_brokers_tell_of_one_time_is_one_gap() -> None:
     told = (*overlap, gap(70, 80, "d"), gap(90, None, "e"), gap(95, 99, "f"))
     assert joined(told) == (gap(10, 70, "a"), gap(70, 80, "d"), gap(90, None, "e"))
     assert joined(()) == ()
+
+
+def test_a_second_kill_makes_the_gap_of_the_first_no_shorter() -> None:
+    broker = Broker().start()
+    broker.create("s", "s")
+    broker.publish("s", b"v", reply="r")
+    broker.tick(100)
+    killed_us = broker.clock.now.wall_us
+    for _ in range(3):  # it registers each time, and NATS is away
+        broker = broker.crash()
+        broker.clock.advance_ms(10_000)
+        broker.nats.disconnect()
+        broker.start().tick(100)
+    broker.nats_back()
+    (gap,) = broker.stream("s").partitions[0].gaps
+    assert gap.start_us <= killed_us
+    assert gap.end_us == broker.clock.now.wall_us
+
+
+def test_a_gap_in_which_the_calendar_was_set_back_is_told() -> None:
+    broker = Broker().start()
+    broker.create("s", "s")
+    broker.tick(1_000)
+    broker.nats_down()
+    broker.clock.set_back_ms(60_000)
+    broker.clock.advance_ms(500)
+    broker.nats_back()
+    (gap,) = broker.stream("s").partitions[0].gaps
+    assert gap.end_us is not None
+    assert gap.end_us - gap.start_us >= 500_000
