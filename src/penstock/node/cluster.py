@@ -21,7 +21,6 @@ from penstock.base.clock import Now, earliest
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
-    HeartbeatResponse,
     JoinRequest,
     JoinResponse,
     Request,
@@ -216,8 +215,6 @@ class Cluster:
         self._outbox.step.join = Join(request, settings.join)
 
     def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
-        is_own = self.quorum.is_leader
-
         def answered(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError) and is_taken(response):
                 self._belonging.taken(response, self._clock().elapsed_us)
@@ -225,10 +222,7 @@ class Cluster:
                 self._belonging.older_copy(response)
             elif _is_too_early(response) and self.quorum.leader is not None:
                 self.standing.retry(self._clock())
-            if is_own and isinstance(response, HeartbeatResponse):
-                self.quorum.confirm(lambda: done(response))  # it may be deposed, and not know it
-            else:
-                done(response)
+            done(response)
 
         self.link.ask(request, answered)
 

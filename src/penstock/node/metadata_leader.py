@@ -54,6 +54,33 @@ Done = Callable[[Response | RemoteError], None]
 _LAG_MAX = limits.PROMOTION_LAG_MAX
 
 
+class _ConfirmedAnswer:
+    """What a broker hears of a heartbeat, once most voters say that this one still leads: it may have been deposed."""
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self._response: Response | RemoteError | None = None
+        self._is_confirmed = self._is_given = False
+
+    def answered(self, response: Response | RemoteError) -> None:
+        """The controller's answer."""
+        self._response = response
+        if self._is_confirmed or isinstance(response, RemoteError):
+            self._give(response)
+
+    def confirmed(self, error: RemoteError | None) -> None:
+        """Whether this broker leads; the error says that it does not."""
+        self._is_confirmed = error is None
+        if error is not None or self._response is not None:
+            self._give(error or self._response)
+
+    def _give(self, response: Response | RemoteError | None) -> None:
+        if not self._is_given:
+            assert response is not None
+            self._is_given = True
+            self._done(response)
+
+
 class MetadataLeader:
     """One on each broker; it decides where `lead` was called. `cluster_id` names a cluster that has no name yet."""
 
@@ -221,7 +248,9 @@ class MetadataLeader:
         """Answer a broker, or a client whose request it was, and who has logged in as `who`."""
         now = self._clock()
         if isinstance(request, HeartbeatRequest):
-            self._controller.heartbeat(done, request, self._quorum.commit, now)
+            answer = _ConfirmedAnswer(done)
+            self._controller.heartbeat(answer.answered, request, self._quorum.commit, now)
+            self._quorum.confirm(answer.confirmed)  # before what the heartbeat calls for: it is told of that later
         elif isinstance(request, RegisterBrokerRequest):
             self._register(request, done, now)
         elif isinstance(request, ChangeIsrRequest):

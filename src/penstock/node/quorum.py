@@ -90,7 +90,7 @@ class Quorum:
         self._untold_ticks = 0  # since then, for which no leader has told it anything
         self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
         self._proposals = Proposals()
-        self._confirmations: dict[bytes, Callable[[], None]] = {}  # who waits until most voters say that it leads
+        self._confirmations: dict[bytes, Callable[[RemoteError | None], None]] = {}  # of who asks whether it leads
         self._confirmed = 0  # how many were asked for so far
         self._current_term = 0  # in which it was elected, and has applied all that was committed before
         self._told_term = 0  # in which the observer was told that it leads; 0: that it does not
@@ -216,17 +216,22 @@ class Quorum:
 
         self._input(Input(transfer, None))
 
-    def confirm(self, done: Callable[[], None]) -> None:
-        """`done` once most voters have answered this leader since; never if they do not."""
+    def confirm(self, done: Callable[[RemoteError | None], None]) -> None:
+        """`done` with None once most voters have answered this leader since; with an error once it leads no more."""
         self._confirmed += 1
         context = self._confirmed.to_bytes(8)
 
         def ask() -> None:
-            if self.is_leader:
-                self._raft.read_index(context)
-                self._confirmations[context] = done
+            if not self.is_leader:
+                raise NotLeaderError(self.leader)
+            self._raft.read_index(context)
+            self._confirmations[context] = done
 
-        self._input(Input(ask, None))
+        def refused(error: Outcome | RemoteError) -> None:
+            assert isinstance(error, RemoteError)
+            done(error)
+
+        self._input(Input(ask, refused))
 
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError: bad_frame; cluster_mismatch: its sender is on an older copy."""
@@ -410,7 +415,7 @@ class Quorum:
             self._apply(entry)
         for read in ready.reads:
             if (confirmed := self._confirmations.pop(read.context, None)) is not None:
-                confirmed()
+                confirmed(None)
         self._raft.advance(ready)
         self._is_acting = False
         if ready.snapshot is not None:
@@ -446,7 +451,9 @@ class Quorum:
         leads = self._raft.is_leader and self.leader == self._raft.id
         if self._told_term and (not leads or self._told_term != self._raft.term):
             self._told_term = 0
-            self._confirmations.clear()
+            confirmations, self._confirmations = self._confirmations, {}
+            for done in confirmations.values():
+                done(NotLeaderError(self.leader))
             self._observer.leads_no_more()
         if leads and self._current_term == self._raft.term and not (self._told_term or self._saving.is_under_way):
             self._told_term = self._raft.term

@@ -124,3 +124,35 @@ def test_a_flood_of_refusals_takes_few_heartbeats_and_bounded_memory() -> None:
         led.tick()
     assert 0 < led.node._cluster.beats.sent - sent <= 1 + 100 // limits.REFUSALS_CONFIRM_MS
     assert led.acks == []
+
+
+def test_a_metadata_leader_that_was_deposed_confirms_nothing() -> None:
+    brokers = Brokers(1, 2, 3, 4, 5)
+    brokers.run(5_000)
+    caller = brokers.leader.create("s", subject="s", replicas=5)
+    brokers.run(500)
+    brokers.leader.answer(caller, object)  # type: ignore[type-var]
+    led = brokers.led("s")
+    if brokers.leader is led:
+        led.quorum.hand_over(next(one for one in brokers.ids if one != led.broker_id))
+        brokers.run(1_100)
+    deposed = brokers.leader
+    assert led is not deposed
+    cut_off_together = (deposed, led)
+    others = [brokers[one] for one in brokers.ids if brokers[one] not in cut_off_together]
+    for one in cut_off_together:
+        for other in others:
+            brokers.cut(one.broker_id, other.broker_id)
+    has_not_heard = 0  # rounds in which there is a successor of which the deposed one has not heard
+    for number in range(40):
+        led.publish("s", b"v", reply=f"r{number}", headers=_EXPECTS_7)
+        for other in others:
+            other.publish("s", b"v", reply=f"r{number}")
+        brokers.run(50)
+        leaders = {other.node._cluster.image.streams[led.stream_id("s")].partitions[0].leader for other in others}
+        has_not_heard += deposed.quorum.is_leader and led.broker_id not in leaders
+    assert has_not_heard > 5
+    brokers.run(3_000)  # until they do not wait for the two any more
+    stored = {ack.reply for other in others for ack in other.acks if not ack.err_code}
+    assert len(stored) > 10
+    assert not stored & {ack.reply for ack in led.acks}
