@@ -150,7 +150,7 @@ class Administration:
         self._under_way[payer] = self._under_way.get(payer, Owned()).plus(more)
 
         def heard(outcome: Outcome | RemoteError) -> None:
-            left = self._under_way.pop(payer).plus(more.times(-1))
+            left = self._under_way.pop(payer, Owned()).plus(more.times(-1))  # gone: all others came to nothing more
             if any(left):
                 self._under_way[payer] = left
             done(outcome)

@@ -269,3 +269,10 @@ def test_what_is_staged_for_a_user_leaves_others_as_much(broker, monkeypatch) ->
     under_way(broker, *(of_bob(broker, number, 4) for number in range(5)))
     staged = (StagedStreamRequest(stream_id=stream_id(broker, f"b{number}")) for number in range(5))
     assert [one.code for one in under_way(broker, *staged)] == [ErrorCode.TOO_LARGE] * 5
+
+
+def test_changes_at_once_that_ask_for_no_more_are_made(broker) -> None:
+    may_create(broker)
+    under_way(broker, of_bob(broker, 0, 2))
+    changes = (AlterStreamRequest(name="b0", changes={"max_age_ms": 60_000 + number}) for number in range(3))
+    assert not under_way(broker, *changes)
