@@ -10,7 +10,6 @@ import json
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 _SOMEWHERE = "the folder that Penstock was installed from"
 
@@ -27,5 +26,7 @@ def checkout() -> str:
         url = urlsplit(told["url"])
     except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
         return _SOMEWHERE
+    from urllib.request import url2pathname  # only here: it loads ssl, which takes long
+
     folder = Path(url2pathname(url.path))
     return str(folder) if url.scheme == "file" and (folder / "pyproject.toml").is_file() else _SOMEWHERE
