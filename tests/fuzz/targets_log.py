@@ -386,8 +386,9 @@ TARGETS: tuple[Target, ...] = (
         (
             Cover("penstock.commitlog.scan"),
             Cover("penstock.commitlog.recovery", ("Recovery",)),
-            Cover("penstock.commitlog.segment_check", ("SegmentCheck", "_IndexCheck")),
-            Cover("penstock.commitlog.files", ("parsed", "base_offset_of", "is_cleaned", "owner_of", "is_known")),
+            Cover("penstock.commitlog.segment_check", ("SegmentCheck",)),
+            Cover("penstock.commitlog.index_check", ("IndexCheck",)),
+            Cover("penstock.commitlog.files", ("parsed", "base_offset_of", "is_unfinished", "owner_of", "is_known")),
         ),
         seal=sealed_folder,
         memory_bytes=limits.SCAN_READ_BYTES * 4 + 32 * 1024 * 1024,
