@@ -70,9 +70,9 @@ def group_of(messages: list[Message]) -> Group:
 
 
 def answered(admission: Admission) -> list[str]:
-    """The reply subjects that hear an ack or an error."""
+    """The reply subjects that hear an ack or an error, at once or once it is certain."""
     rows = [reply.decode() for reply in groups.replies(admission.rows) if reply is not None]
-    return rows + [ack.reply for error in admission.errors for ack in parse_acks(error)]
+    return rows + [ack.reply for error in (*admission.errors, admission.denials) for ack in parse_acks(error)]
 
 
 @given(MESSAGES, RULES, st.integers(0, 9))

@@ -18,7 +18,12 @@ CONNECTION = {
 }
 KEYS = {"PENSTOCK_ENCRYPTION_KEYS", "PENSTOCK_ENCRYPTION_KEYS_FILE"}
 OTHERS = {
-    "penstock serve": {"PENSTOCK_CONFIG", "PENSTOCK_NATS_PORT"},  # the latter as an example of all settings
+    "penstock serve": {
+        *("PENSTOCK_CONFIG", "PENSTOCK_NATS_PORT"),  # the latter as an example of all settings
+        # What an argument should not say:
+        *("PENSTOCK_ADMIN_PASSWORD", "PENSTOCK_CLUSTER_SECRET", "PENSTOCK_ENCRYPTION_KEYS", "PENSTOCK_HTTP_TOKEN"),
+        *("PENSTOCK_NATS_PASSWORD", "PENSTOCK_NATS_TOKEN"),
+    },
     "penstock health": {"PENSTOCK_CONFIG", "PENSTOCK_HTTP", "PENSTOCK_HTTP_TLS", "PENSTOCK_SERVER"},
     "penstock dump": KEYS,
     "penstock keys rewrap": KEYS,

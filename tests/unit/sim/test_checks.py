@@ -176,10 +176,10 @@ def test_what_was_lost_is_forgotten_of_a_damaged_stream_too() -> None:
     look = next(looks.partitions(broker.node))
     checks, history = world.checks, world.checks.of(look.subject, look.partition)
     checks.sent.update({b"old": look.subject, b"new": look.subject})
-    checks.promised(history, look.log_end, look.leader_epoch, b"old", fsynced=False)
+    checks.promised(history, look.log_end, look.leader_epoch, b"old", fsynced=True)
     history.may_lose = history.is_damaged = True
     checks._led(history, broker, look._replace(leader_epoch=look.leader_epoch + 1))
-    checks.promised(history, look.log_end, look.leader_epoch + 1, b"new", fsynced=False)
+    checks.promised(history, look.log_end, look.leader_epoch + 1, b"new", fsynced=True)
     assert history.known[look.log_end] == b"new"
 
 

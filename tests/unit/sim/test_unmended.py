@@ -52,10 +52,10 @@ def test_they_are_mended(world: World) -> None:
 
 
 def test_it_is_missed_where_they_are_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(_self: Repairs, _partition: Partition) -> bool:
-        return False
+    def never(_self: Repairs, _partition: Partition) -> str:
+        return "it is never mended"
 
-    monkeypatch.setattr(Repairs, "_may_begin", never)
+    monkeypatch.setattr(Repairs, "_waits_for", never)
     damage_followers(world)
     with pytest.raises(ViolationError, match=r"is not mended on b\d, b\d"):
         world._live_again()
