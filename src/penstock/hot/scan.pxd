@@ -72,7 +72,7 @@ cdef Py_ssize_t _scan(bytes data, Frames sink) except -1
     reply_end=Py_ssize_t,
     number=int64_t,
 )
-cdef inline (Py_ssize_t, Py_ssize_t, Py_ssize_t, int64_t, int64_t, int64_t) _fields(
+cdef (Py_ssize_t, Py_ssize_t, Py_ssize_t, int64_t, int64_t, int64_t) _fields(
     bytes data, Py_ssize_t subject, Py_ssize_t line_end, bint has_headers
 ) noexcept
 
