@@ -50,9 +50,11 @@ async def verify(*arguments: object) -> Said:
 
 @contextmanager
 def running_uncleaned(folder: Path, *numbers: int) -> Iterator[ClusterProcesses]:
-    """Three brokers, of which these never write a segment anew."""
+    """Three brokers, of which these never write a segment anew. Only a command has them look for damage."""
     with running_nats(folder / "nats") as server:
         cluster = ClusterProcesses(folder, server, 3)
+        for broker in cluster.brokers.values():
+            broker.arguments += ["--scrub-rate", "0"]
         for number in numbers:
             cluster.brokers[number].arguments += ["--cleaner-rate", "0"]
         try:
