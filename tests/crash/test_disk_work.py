@@ -24,7 +24,7 @@ from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, Plan
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import flip
 from tests.expiring import Told, append_told, offsets_of
-from tests.extent import HAS_TIME
+from tests.extent import HAS_TIME, IS_LONG, code_seed
 from tests.keyed import append_keyed
 from tests.logs import DIRECTORY, append, clean_all, flush, open_log, save
 from tests.property.test_mending import Donor, find_all, mend
@@ -33,8 +33,8 @@ TRIES_MAX = 30
 LATER_US = 3_600_000_000
 NOW_US = 10**15
 REFUSALS = (1, 2, 7)  # in a row
-FAULTS_SHORT = 6  # of each kind of work, where there is no time for all
-CLONES_SHORT = 3
+FAULTS = 24 if HAS_TIME else 6  # of each kind of work, where there is no time for all
+CLONES = 12 if HAS_TIME else 3
 SMALL = LogConfig(segment_bytes=4096)
 _FAILURES = (OSError, PenstockError)
 
@@ -518,10 +518,15 @@ def check(site: Site, work: Work) -> None:
         assert not verify_log(disk, DIRECTORY).mistakes
 
 
+def _every(count: int, wanted: int) -> int:
+    """The step between those that are tried: with --long all are, else others with every change of the code."""
+    return 1 if IS_LONG else max(1, count // wanted)
+
+
 def faults(count: int) -> Iterator[tuple[int, int, int]]:
     """Which operation fails first, how many in a row, and why: all, or as many of them as there is time for."""
-    every = 1 if HAS_TIME else max(1, count * len(REFUSALS) // FAULTS_SHORT)
-    for number in range(0, count * len(REFUSALS), every):
+    every = _every(count * len(REFUSALS), FAULTS)
+    for number in range(code_seed() % every, count * len(REFUSALS), every):
         yield number // len(REFUSALS), REFUSALS[number % len(REFUSALS)], errno.EIO if number % 2 else errno.ENOSPC
 
 
@@ -576,7 +581,8 @@ def test_what_is_cut_short_is_done_again(name: str, keep: Keep) -> None:
     site.vfs.watcher = watch
     go_on(site, work)
     assert clones
-    for operation, clone in clones[:: 1 if HAS_TIME else max(1, len(clones) // CLONES_SHORT)]:
+    every = _every(len(clones), CLONES)
+    for operation, clone in clones[code_seed() % every :: every]:
         again = Site(clone, work.config)
         try:
             go_on(again, work)
