@@ -84,6 +84,19 @@ class _History:
             yield gap
 
 
+def _behind(history: _History, start_us: int) -> int:
+    """When a gap begins that would begin within the last one: where that ends.
+
+    The subscription was confirmed at the end of a gap, and is known to have stood from the question on: a connection
+    that is lost at once was so last known to work while that gap was open still.
+    """
+    if history.closed:
+        last = history.closed[-1]
+        if last.end_us is not None and last.start_us <= start_us < last.end_us:
+            return last.end_us
+    return start_us
+
+
 class Gaps:
     """The gaps of one broker (`key` None) and those of single partitions."""
 
@@ -181,7 +194,7 @@ class Gaps:
         history = self._history(key)
         if history.open is not None:
             return False
-        history.open = GapInfo(start_us=TimestampUs(now_us), reason=reason)
+        history.open = GapInfo(start_us=TimestampUs(_behind(history, now_us)), reason=reason)
         return True
 
     def end(self, now_us: int, key: PartitionKey | None = None) -> GapInfo | None:

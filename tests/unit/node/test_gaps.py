@@ -109,3 +109,13 @@ def test_a_gap_in_which_the_calendar_was_set_back_is_told() -> None:
     (gap,) = broker.stream("s").partitions[0].gaps
     assert gap.end_us is not None
     assert gap.end_us - gap.start_us >= 500_000
+
+
+def test_a_connection_that_is_lost_at_once_begins_another_gap_where_the_last_one_ended() -> None:
+    gaps = Gaps(MemoryVfs())
+    gaps.begin(1_000, "lost")
+    gaps.end(5_000)
+    gaps.begin(4_990, "lost again")  # the last question that was answered was asked before the gap had ended
+    gaps.end(7_000)
+    gaps.begin(6_000_000, "and again")
+    assert [(gap.start_us, gap.end_us) for gap in gaps.since(0)] == [(1_000, 5_000), (5_000, 7_000), (6_000_000, None)]
