@@ -272,7 +272,7 @@ async def _store_through(relay: HostileRelay, broker: BrokerProcess, client: obj
         begin_s = time.monotonic()
         assert (await client.get(info, ack.seq - 1)).value == value
         assert time.monotonic() - begin_s < LATENCY_S_MAX, "who reads is served whatever NATS says"
-    assert relay.said > 3
+    assert relay.said  # few: what it says seldom costs the connection now
     found = {message.offset: message.value async for message in client.messages(info)}
     assert {offset: found.get(offset) for offset in acked} == acked
     assert broker.memory_bytes() - before_bytes < GROWTH_BYTES_MAX
