@@ -12,7 +12,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import hot_modes
-from tests.extent import DECIDES, HAS_TIME, code_seed, examples
+from tests.extent import DECIDES, HAS_TIME, code_seed, examples, why_left_out
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
 # decorator that replays it, also where the example database is not kept.
@@ -44,8 +44,13 @@ _EARLY = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole modules change places: what a module prepares for its tests it prepares once."""
+    """Long tests are left out where there is no time. Whole modules change places: what a module prepares for its tests
+    it prepares once.
+    """
     root = Path(__file__).parent
+    for item in items:
+        if item.get_closest_marker("needs_time") and (reason := why_left_out(item.nodeid)) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(_EARLY))
 
 

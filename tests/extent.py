@@ -1,10 +1,16 @@
 """How much is tried where chance decides, or where one more round is one more chance: what `make test` has time for.
 
 With LONG_TESTS=1 it is several times as much: `make test ARGS=--long`. The short form is the beginning of the long one.
-Some tests take so long that only that runs them, and whoever sets ALL_TESTS=1, as `.ci/run` does; all others look at a
-third of the examples without it. So what `make test` does stays below five minutes. Where all tests decide about a
-change, chance has a seed that the code itself gives: the same code has the same examples every time, and any other code
-has new ones.
+Tests that are marked with `needs_time` take so long that `make test` leaves them out. Where the tests decide about a
+change, chance has a seed that the code itself gives: the same code has the same examples and the same long tests every
+time, and any other code has others.
+
+| set by                        | is                | long tests   | examples      | seed of chance |
+|-------------------------------|-------------------|--------------|---------------|----------------|
+| nobody: `make test`           |                   | none         | a third       | Hypothesis'    |
+| `.ci/run`                     | ALL_TESTS=third   | one of three | all           | the code       |
+| who wants to have run them    | ALL_TESTS=1       | all          | all           | the code       |
+| `make test ARGS=--long`       | LONG_TESTS=1      | all          | several times | Hypothesis'    |
 """
 
 from __future__ import annotations
@@ -18,15 +24,31 @@ import pytest
 
 IS_LONG = os.environ.get("LONG_TESTS") == "1"
 
-DECIDES = os.environ.get("ALL_TESTS") == "1" and not IS_LONG
+_ALL_TESTS = os.environ.get("ALL_TESTS", "")
+_THIRD = "third"
+assert _ALL_TESTS in ("", "0", "1", _THIRD), f"ALL_TESTS is 1 or {_THIRD}, not {_ALL_TESTS}"
+
+DECIDES = _ALL_TESTS in ("1", _THIRD) and not IS_LONG
 """Whether what chance finds here stands in the way of a change."""
 
-HAS_TIME = IS_LONG or os.environ.get("ALL_TESTS") == "1"
+HAS_TIME = IS_LONG or DECIDES
 
-needs_time = pytest.mark.skipif(
-    not HAS_TIME,
-    reason="takes long: `make test ARGS=--long` runs it",
-)
+needs_time = pytest.mark.needs_time
+_PARTS = 3
+
+
+def why_left_out(test: str) -> str | None:
+    """Why a test that needs time is not run, by its full name; None: it is."""
+    if not HAS_TIME:
+        return "takes long: `make test ARGS=--long` runs it"
+    if DECIDES and _ALL_TESTS == _THIRD and not is_in_part(test, code_seed()):
+        return "takes long: other changes run it, or `make test ARGS=--long`"
+    return None
+
+
+def is_in_part(test: str, seed: int) -> bool:
+    """Whether a test is one of the third that this seed runs. Seeds that follow each other run all of them."""
+    return (int.from_bytes(sha256(test.encode()).digest()[:4]) + seed) % _PARTS == 0
 
 
 def extent(short: int, long: int) -> int:

@@ -1,0 +1,17 @@
+"""Which of the long tests a change runs."""
+
+from __future__ import annotations
+
+from tests.extent import is_in_part
+
+
+def test_three_changes_in_a_row_run_each_long_test_once() -> None:
+    names = [f"tests/integration/test_{number}.py::test_it" for number in range(300)]
+    run = [[name for name in names if is_in_part(name, seed)] for seed in (7, 8, 9)]
+    assert sorted(name for part in run for name in part) == sorted(names)
+    assert all(len(part) > 60 for part in run)
+
+
+def test_the_same_change_runs_the_same_ones() -> None:
+    assert [is_in_part(name, 2**32 - 1) for name in "abcdefgh"] == [is_in_part(name, 2**32 - 1) for name in "abcdefgh"]
+    assert {is_in_part(name, 2**32 - 1) for name in "abcdefgh"} == {True, False}
