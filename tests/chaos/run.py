@@ -7,6 +7,7 @@ the checker finds. The folder of a run that failed stays: logs, data directories
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -307,22 +308,44 @@ async def _damage_most(system: System, history: History, chance: Random, outcome
         outcome.failures += [f"{folder}: {text}" for text in gone(files, contents(folder))]
 
 
+_GENERATION = re.compile(r"([0-9]+)(?:\.([0-9]+))?\.arrows")
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file there, by its path within the folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def gone(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
-    """What has gone of the files of a damaged log, in words: nothing may, but new ones may come, and bytes behind."""
+    """What has gone of the files of a damaged log, in words: nothing may, but new ones may come, and bytes behind.
+
+    A mend that found all it needs, as where a segment of another replica reaches further, puts a later generation of
+    the segment into its place, and keeps the damaged bytes.
+    """
     texts = []
     for name, content in sorted(before.items()):
         if name.endswith(_BUILT_ANEW):
             continue
         if name not in after:
+            if _is_mended(name, content, after):
+                continue
             texts.append(f"{name} was deleted")
         elif not after[name].startswith(content) and name != CHECKPOINT:  # which is written anew in its place
             texts.append(f"{name} was cut or changed")
     return texts
+
+
+def _is_mended(name: str, content: bytes, after: Mapping[str, bytes]) -> bool:
+    """Whether a later generation of that segment is there, and beside it what was damaged at the old one's end."""
+    cuts = [(int(one.rpartition("-")[2]), kept) for one, kept in after.items() if one.startswith(f"{name}.cut-")]
+    return any(_is_later(one, name) for one in after) and any(content[at:] == kept for at, kept in cuts if kept)
+
+
+def _is_later(one: str, other: str) -> bool:
+    found = [_GENERATION.fullmatch(name) for name in (one, other)]
+    if found[0] is None or found[1] is None or found[0][1] != found[1][1]:
+        return False
+    return int(found[0][2] or 0) > int(found[1][2] or 0)
 
 
 async def _look(system: System, number: int, place: Place, truth: Rows) -> tuple[Rows, PenstockError | None] | None:

@@ -92,6 +92,13 @@ def test_nothing_goes_of_a_damaged_log() -> None:
     for name in ("0.arrows", "lineage", "0.arrows.cut-3"):
         assert run.gone(before, {**more, name: b"h"}) == [f"{name} was cut or changed"]
     assert run.gone({"0.1.arrows": b"x"}, {"0.arrows": b"x"}) == ["0.1.arrows was deleted"], "another file"
+    mended = {"0.2.arrows": b"header and more", "0.1.arrows.cut-6": b" and"}
+    assert run.gone({"0.1.arrows": b"header and"}, mended) == []
+    for wrong in ("0.1.arrows.cut-6", "0.2.arrows"):
+        left = {name: content for name, content in mended.items() if name != wrong}
+        assert run.gone({"0.1.arrows": b"header and"}, left) == ["0.1.arrows was deleted"]
+    assert run.gone({"0.1.arrows": b"header or"}, mended) == ["0.1.arrows was deleted"], "other bytes are kept"
+    assert run.gone({"1.1.arrows": b"header and"}, mended) == ["1.1.arrows was deleted"], "of another segment"
 
 
 def test_bits_flip_in_segments_and_in_what_lies_beside_them(tmp_path: Path) -> None:
