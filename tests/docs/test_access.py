@@ -41,7 +41,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
                 assert "Traceback" not in done.stderr
     assert said["penstock acl test billing append --stream orders --subject orders.us.1"].startswith("denied")
     assert said[next(line for line in said if "client.users" in line)] == "billing\n"
-    assert said[next(line for line in said if "token_credential" in line)] == "False\nshipping 0\n"
+    assert said[next(line for line in said if "token_credential" in line)] == "False\nshipping 1\n"
     assert os.stat(tmp_path / "billing.token").st_mode & 0o777 == 0o600
     told = said["penstock read __audit"]
     assert [act for act in ("create_user", "change_rules", "alter_user", "create_stream") if act not in told] == []

@@ -20,7 +20,8 @@ from penstock.base.errors import ErrorCode, PenstockError
 from penstock.client.users import nkey_credential, password_credential, rule, token_credential
 from penstock.messages import AuthenticateRequest, HelloRequest, MetadataRequest, PeerHelloRequest, RaftRequest
 from penstock.wire.bodies import refusal_in
-from tests.broker_process import BrokerProcess, eventually, running_nats
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.cli_process import command
 from tests.extent import needs_time
 from tests.integration.guarded import PASSWORD, guarded_broker, logged_in
 from tests.integration.raw_client import RawClient, raw_client
@@ -170,13 +171,65 @@ async def test_a_token_that_has_expired(broker) -> None:
             pass
 
 
-async def test_publishers_go_through_nats_as_before(broker) -> None:
+async def test_who_has_the_login_publishes_through_the_embedded_server_and_nobody_else(broker) -> None:
+    file = broker.data_dir / "nats.credentials"
+    user, _, password = file.read_text().strip().partition(":")
     async with await broker.client() as admin:
         await admin.create_stream("orders", "orders.>")
-    connection = await nats.connect(broker.nats_url)
+        await admin.users.create("bob", password_credential(PASSWORD), rules=[rule("append", stream="orders")])
+        assert (await admin.publish("orders.eu", b"1")).offset == 0
+    connection = await nats.connect(broker.nats_url, user=user, password=password)
     ack = await connection.jetstream().publish("orders.eu", b"42")
-    assert (ack.stream, ack.seq) == ("orders", 1)
+    assert (ack.stream, ack.seq) == ("orders", 2)
     await connection.close()
+    for wrong in ({}, {"user": user, "password": "penstock"}):
+        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
+            await nats.connect(broker.nats_url, **wrong, allow_reconnect=False, connect_timeout=30)
+    async with logged_in(broker, Credentials.password("bob", PASSWORD)) as bob:
+        assert password not in str(bob.nats_urls)
+        with pytest.raises(Unavailable, match=r"(?i)authorization"):
+            await bob.publish("orders.eu", b"2", timeout=20)
+        await bob.append("orders", [{"subject": "orders.eu", "value": b"2"}])
+    as_admin = ("--credentials", str(broker.data_dir / "admin.credentials"))
+    for more in ((), ("--nats", broker.nats_url, "--nats-creds", str(file))):
+        await command(broker.client_address, *as_admin, "publish", "orders.eu", "3", *more)
+    assert {one.stat().st_mode & 0o777 for one in (file, broker.data_dir / "nats-server.conf")} == {0o600}
+    assert broker.stderr is not None
+    assert password not in broker.stderr.text
+    told = [line for line in broker.stderr.text.splitlines() if "authentication error" in line]
+    assert 1 <= len(told) <= 4, "whoever is refused cannot flood the log"
+    assert "WARNING" in told[0]
+    assert "ERROR" not in broker.stderr.text
+
+
+@needs_time
+async def test_publishers_keep_their_login_when_the_broker_is_started_again_with_or_without_auth(tmp_path) -> None:
+    with guarded_broker(tmp_path / "data") as broker:
+        file = broker.data_dir / "nats.credentials"
+        drawn = file.read_text()
+        async with await broker.client() as admin:
+            await admin.create_stream("orders", "orders.>")
+        for arguments in (["--auth"], []):
+            broker.stop()
+            broker.arguments = [one for one in broker.arguments if one != "--auth"] + arguments
+            broker.start()
+            assert file.read_text() == drawn
+            async with await broker.client() as admin:
+                await admin.publish("orders.eu", b"1")
+            with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
+                await nats.connect(broker.nats_url, allow_reconnect=False)
+
+
+@needs_time
+async def test_brokers_of_one_machine_share_a_nats_server_with_a_login(tmp_path) -> None:
+    with running_broker(tmp_path / "data", "--brokers", "2", "--auth") as machine:
+        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
+            await nats.connect(machine.nats_url, allow_reconnect=False)
+        async with aio.connect(machine.client_address, credentials=tmp_path / "data" / "admin.credentials") as admin:
+            await admin.create_stream("orders", "orders.>", replicas=2)
+            assert (await admin.publish("orders.eu", b"1")).offset == 0
+        assert machine.stderr is not None
+        assert (tmp_path / "data" / "nats.credentials").read_text().strip().partition(":")[2] not in machine.stderr.text
 
 
 async def test_nothing_is_taken_before_a_login_but_what_belongs_to_it(broker) -> None:

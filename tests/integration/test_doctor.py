@@ -219,17 +219,28 @@ async def test_what_is_open_to_other_machines_is_worse(tmp_path: Path) -> None:
 
 @needs_time
 async def test_what_is_open_on_this_machine_is_worse_where_users_have_to_log_in(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "data", "--auth") as broker:
+    with running_nats(tmp_path / "nats") as server, running_broker(tmp_path / "d", "--auth", nats=server.url) as broker:
         broker.logged("everybody logs in to Penstock, but not to NATS at nats://127.0.0.1:")
-        credentials = ("--credentials", str(broker.data_dir / "admin.credentials"))
-        code, findings = await examine(broker.client_address, *credentials)
+        code, findings = await examine(broker.client_address, *_as_admin(broker))
         everything = "may hear all streams and publish anywhere: there are no permissions"
         assert ("fail", f"who has no credentials {everything}") in told(findings, "NATS permissions")
+        assert code == 1
+
+
+@needs_time
+async def test_where_users_have_to_log_in_so_they_have_at_the_embedded_server(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", "--auth") as broker:
+        code, findings = await examine(broker.client_address, *_as_admin(broker))
+        assert ("ok", "nobody gets in without credentials") in told(findings, "NATS permissions")
         assert told(findings, "credentials") == [("ok", "none expires")]
         assert told(findings, "certificates") == []
-        assert code == 1
+        assert code == 0
         assert broker.stderr is not None
         assert "ERROR" not in broker.stderr.text
+
+
+def _as_admin(broker: BrokerProcess) -> tuple[str, str]:
+    return "--credentials", str(broker.data_dir / "admin.credentials")
 
 
 async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from penstock.broker.connection_owner import ConnectionOwner
 from penstock.broker.greeting import Greeting
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
+from penstock.broker.places import is_of_this_machine
 from penstock.broker.shared_budget import UsersBudget, Waiting
 from penstock.broker.transport import HandshakeError, Transport
 from penstock.broker.watch import Watch
@@ -100,7 +101,7 @@ class Connection:
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
-        self.greeting = Greeting(owner.guard, overload)
+        self.greeting = Greeting(owner.guard, overload, is_here=is_of_this_machine(peer))
         self._overload = overload
         self._buffers = UsersBudget(owner.buffers)
         self._files = UsersBudget(owner.files)

@@ -62,8 +62,9 @@ class Guard(Protocol):
     def begin_login(self) -> ServerHandshake:
         """A login of somebody."""
 
-    def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
-        """What somebody is told who has logged in; `data` is the last message of the mechanism.
+    def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
+        """What somebody is told who has logged in, from this machine or another; `data` is the last message of the
+        mechanism.
 
         RemoteError overloaded: that user has all the connections that it may.
         """
@@ -83,7 +84,7 @@ class Unguarded:
         """Nobody can."""
         raise RemoteError(ErrorCode.BAD_REQUEST, "nobody has to log in here")
 
-    def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
+    def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
         """Nobody has."""
         raise AssertionError(who)
 
@@ -128,8 +129,8 @@ _KNOWN = frozenset({Stage.USER, Stage.PROVEN, Stage.INTRODUCED, Stage.PEER})
 class Greeting:
     """See the module. RemoteError from `take`: it is told, and the connection is closed."""
 
-    def __init__(self, guard: Guard, overload: RemoteError | None) -> None:
-        """`overload`: why it is taken only if it is that of another broker."""
+    def __init__(self, guard: Guard, overload: RemoteError | None, *, is_here: bool = False) -> None:
+        """`overload`: why it is taken only if it is that of another broker; `is_here`: it comes from this machine."""
         self.stage = Stage.NEW
         self.is_checked = False  # its frames, and the answers, have checksums
         self.who: Principal | None = None  # who has logged in
@@ -138,6 +139,7 @@ class Greeting:
         self.claimed = ""  # as whom somebody tried to log in
         self._guard = guard
         self._overload = overload
+        self._is_here = is_here
         self.cipher: FrameCipher | None = None  # of a broker that has proved it: for all behind the answer to that
         self._login: ServerHandshake | None = None  # while it is CHALLENGED
 
@@ -244,7 +246,7 @@ class Greeting:
         if login.who is None:
             self._login, self.stage = login, Stage.CHALLENGED
             return AuthenticateResponse(data=data)
-        answer = self._guard.logged_in(login.who, data)
+        answer = self._guard.logged_in(login.who, data, is_here=self._is_here)
         self.who, self.stage = login.who, Stage.USER
         if self.is_broker:
             self.stage = Stage.PROVEN

@@ -54,7 +54,9 @@ class Guarding:
         broker_id: BrokerId,
         cluster_id: Callable[[], str],
         nats_urls: tuple[str, ...],
+        nats_urls_of_rulers: tuple[str, ...],
     ) -> None:
+        """`nats_urls_of_rulers`: what administrators of this machine hear: the embedded server's login too."""
         self._connections_of: Callable[[str], int] = lambda name: 0
         self._make_room: Callable[[str], bool] = lambda name: False
         self._has_share: Callable[[str], bool] = lambda name: True
@@ -64,6 +66,7 @@ class Guarding:
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._nats_urls = nats_urls
+        self._nats_urls_of_rulers = nats_urls_of_rulers
 
     def count(
         self,
@@ -95,10 +98,10 @@ class Guarding:
         """A login of a user, or of a broker."""
         return ServerHandshake(self, self.nonce())
 
-    def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
+    def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
         """What hello did not tell. RemoteError overloaded."""
-        quotas = self._access.quotas_of(who.name)
-        if quotas is not None and not self._access.is_ruler(who.name):
+        quotas, is_ruler = self._access.quotas_of(who.name), self._access.is_ruler(who.name)
+        if quotas is not None and not is_ruler:
             most = quotas.connections_max
             while (most is not None and self._connections_of(who.name) >= most) or not self._has_share(who.name):
                 if not self._make_room(who.name):
@@ -107,7 +110,9 @@ class Guarding:
                     if most is None or count < most:
                         text += " than it leaves to others"
                     raise RemoteError(ErrorCode.OVERLOADED, text)
-        return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=self._nats_urls)
+        # The embedded server is reached from this machine only, and no network shall carry its password.
+        urls = self._nats_urls_of_rulers if is_ruler and is_here else self._nats_urls
+        return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=urls)
 
     def counts(self, who: Principal) -> bool:
         """Whether that user, with that credential, is still there; other brokers are."""

@@ -20,9 +20,9 @@ from __future__ import annotations
 import contextlib
 import re
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from penstock.base.addresses import may_be_host
 from penstock.base.errors import ConfigError, OperationalError
@@ -49,11 +49,23 @@ class NatsServer:
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     tls_name: str | None = None  # what its certificate must name in place of `host`
+    is_embedded: bool = False  # Penstock's own: its login is for whoever administers Penstock
 
     @property
     def verified_host(self) -> str:
         """The name that its certificate must have."""
         return self.tls_name or self.host
+
+    @property
+    def without_login(self) -> NatsServer:
+        """The same server, as who shows nothing reaches it."""
+        return replace(self, user=None, password=None, token=None)
+
+    @property
+    def url_with_login(self) -> str:
+        """As a client of NATS takes it. A secret."""
+        login = [quote(one, safe="") for one in (self.user, self.password, self.token) if one is not None]
+        return str(self).replace("://", f"://{':'.join(login)}@", 1) if login else str(self)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -3,6 +3,8 @@
 Rules: it dies with us, however we die; it is ready when it has said INFO to a connection, not after some time; if it
 stops without being told, it is started again on the same port and that is reported. It stores nothing (no JetStream).
 
+With a password it lets in one user, `penstock`, and nobody else; without one, every program of this machine.
+
 At our death it gets SIGKILL (`tied`), because there is nothing to save and the port must be free for our successor.
 It gets a session of its own, so that Ctrl-C reaches the broker alone, which still wants to send acks.
 
@@ -30,22 +32,32 @@ from pathlib import Path
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.broker.complaints import Complaints
+from penstock.broker.drawn_secrets import NATS_USER
+from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.tied import tied
 
 _log = logging.getLogger("penstock.nats_server")
 
 _CONFIG_FILE = "nats-server.conf"
-_CONFIG_MODE = 0o640
+_CONFIG_MODE = 0o600
 _CONFIG = """\
 # Written by Penstock at every start; changes here are lost.
 max_payload: {max_payload}
 max_pending: {max_pending}
 write_deadline: "{write_deadline_s}s"
 """
+_LOGIN = """\
+authorization {{ user: {user}, password: "{password}" }}
+"""
+_PLAINTEXT = b"Plaintext passwords detected"
+"""What nats-server warns of: the password is drawn by chance, and only the broker's user reads the file."""
 _LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
 _LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
 _OF_DOCTOR = (b"_R_.penstock-doctor.", b"$PENSTOCK.doctor.", b"_INBOX.penstock-doctor.")
 """In what nats-server refuses when `penstock doctor` tries what somebody may do: no trouble of anybody's."""
+_EXPECTED = (*_OF_DOCTOR, _PLAINTEXT)
+_NOT_LET_IN = b"authentication error"
 _TAKEN = b"address already in use"
 _LAST_LINES = 5
 _GO_FAILS = (b"fatal error:", b"runtime:", b"panic:")  # how the lines begin with which a Go program gives up
@@ -74,12 +86,13 @@ def find_nats_server() -> Path:
 class EmbeddedNats:
     """The child process and who looks after it. Made by `start`, ended by `stop`."""
 
-    def __init__(self, program: Path, host: str, data_dir: Path) -> None:
+    def __init__(self, program: Path, host: str, data_dir: Path, password: str | None) -> None:
         self.host = host
         self.port = 0
         self.restarts = 0
         self._program = program
         self._config_file = data_dir / _CONFIG_FILE
+        self._password = password
         self._process: Process | None = None
         self._log_reader: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -87,6 +100,7 @@ class EmbeddedNats:
         self._last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
         self._fatal = b""  # what Go said first when it gave up
         self._stopping = False
+        self._refusals = Complaints(limits.LOGIN_COMPLAINT_INTERVAL_MS)
 
     @classmethod
     async def start(
@@ -95,10 +109,14 @@ class EmbeddedNats:
         data_dir: Path,
         port: int = 4222,
         host: str = "127.0.0.1",
+        password: str | None = None,
         timeout_ms: int = limits.NATS_SERVER_START_MS,
     ) -> EmbeddedNats:
-        """Start it and return once it serves. Port 0, or one that is taken: any free one. OperationalError if not."""
-        server = cls(find_nats_server(), host, data_dir)
+        """Start it and return once it serves. Port 0, or one that is taken: any free one. OperationalError if not.
+
+        `password`: what its only user logs in with (`drawn_secrets.nats_password`); None: nobody has to.
+        """
+        server = cls(find_nats_server(), host, data_dir, password)
         server._write_config()
         try:
             if not await server._launch(port, timeout_ms):
@@ -115,6 +133,12 @@ class EmbeddedNats:
     def url(self) -> str:
         """Where clients find it."""
         return f"nats://{self.host}:{self.port}"
+
+    @property
+    def server(self) -> NatsServer:
+        """Where it is, and how to log in."""
+        user = None if self._password is None else NATS_USER
+        return NatsServer(self.host, self.port, user=user, password=self._password, is_embedded=True)
 
     @property
     def process_id(self) -> int | None:
@@ -148,8 +172,11 @@ class EmbeddedNats:
             max_pending=limits.NATS_SERVER_PENDING_BYTES_MAX,
             write_deadline_s=limits.NATS_SERVER_WRITE_DEADLINE_MS // 1000,
         )
+        if self._password is not None:
+            text += _LOGIN.format(user=NATS_USER, password=self._password)
         descriptor = os.open(self._config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _CONFIG_MODE)
         with os.fdopen(descriptor, "w") as file:
+            os.fchmod(descriptor, _CONFIG_MODE)  # an earlier version's was open to the group
             file.write(text)
 
     async def _launch(self, port: int, timeout_ms: int) -> bool:
@@ -207,9 +234,15 @@ class EmbeddedNats:
             if b"[INF]" not in line:
                 self._last_lines.append(line)
             level = next((level for mark, level in _LEVELS.items() if mark in line), logging.DEBUG)
-            if (port and _TAKEN in line) or any(mark in line for mark in _OF_DOCTOR):
+            if (port and _TAKEN in line) or any(mark in line for mark in _EXPECTED):
                 level = logging.DEBUG
-            _log.log(level, "%s", line.decode("utf-8", "replace"))
+            text: str | None = line.decode("utf-8", "replace")
+            if _NOT_LET_IN in line:
+                level = logging.WARNING
+                now_us = int(asyncio.get_running_loop().time() * 1_000_000)
+                text = self._refusals.line("login", f"somebody is not let in: {text}", now_us)
+            if text is not None:
+                _log.log(level, "%s", text)
             found = _LISTENING.search(line)
             if found is not None and self._listening is not None and not self._listening.done():
                 self._listening.set_result(int(found.group(1)))

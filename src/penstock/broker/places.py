@@ -10,6 +10,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Generic, TypeVar
 
+from penstock.base.addresses import Address
+
 T = TypeVar("T")
 
 
@@ -67,6 +69,11 @@ class Places(Generic[T]):
             self._holding.setdefault(after, {})[address] = None
         # One more or one less is all that it ever was.
         self._most = after if after > self._most else self._most if self._most in self._holding else after
+
+
+def is_of_this_machine(peer: str) -> bool:
+    """Whether only a program on this machine can be at that HOST:PORT."""
+    return Address(peer.rpartition(":")[0].strip("[]"), 0).is_loopback
 
 
 def address_of(peer: str) -> str:

@@ -35,12 +35,12 @@ from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
+from penstock.broker.drawn_secrets import FILE, drawn_password, embedded_password, first_user
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.encryption import encrypted
-from penstock.broker.first_user import FILE, drawn_password, first_user
 from penstock.broker.guarding import ClusterSecret, Guarding
 from penstock.broker.http_server import bind_http
-from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
+from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.observed import Observed, exporter_of
@@ -260,15 +260,16 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     loop = asyncio.get_running_loop()
     servers = config.nats
     if servers is None:
-        running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
-        servers = parse_nats_urls(running.embedded.url)
+        password = embedded_password(config.data_dir, (config.data_dir,), auth=config.auth)
+        running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port, password=password)
+        servers = (running.embedded.server,)
     exporter = exporter_of(config)
     (listeners, client_address), vfs = bind(config.listen), RealVfs(config.data_dir)
     _advise(config, client_address)
     http = None if config.http is None else bind_http(config.http, is_chosen="http" in config.origins)
     settings = _settings(config, running, vfs, servers, config.advertise or client_address, open_files_max)
     node = Node(vfs, settings, random.SystemRandom())
-    guarding = _guarding(config, node, settings)
+    guarding = _guarding(config, node, settings, servers)
     driver = Driver(
         node,
         loop,
@@ -327,18 +328,18 @@ async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
         await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
-    if is_guarded and (open_nats := _open_nats(link, is_embedded=driver.has_embedded_nats)):
+    if is_guarded and (open_nats := _open_nats(link)):
         _log.warning("%s", open_nats)
 
 
-def _open_nats(link: NatsLink, *, is_embedded: bool) -> str:
+def _open_nats(link: NatsLink) -> str:
     """What to say if NATS lets in who has no login, where Penstock lets in nobody; empty: it does not, or is away."""
     if link.info is None or link.info.auth_required or link.info.tls_verify:
         return ""
-    whoever = "any program on this machine" if is_embedded else "whoever reaches it"
-    remedy = "use a nats-server of your own (--nats) with users" if is_embedded else "give it users"
-    text = f"everybody logs in to Penstock, but not to NATS at {link.server}: {whoever} may publish into every stream"
-    return f"{text} there, and read what is published; {remedy} (docs/how-to/nats-permissions.md)"
+    return (
+        f"everybody logs in to Penstock, but not to NATS at {link.server}: whoever reaches it may publish into every "
+        "stream there, and read what is published; give it users (docs/how-to/nats-permissions.md)"
+    )
 
 
 def _tls(config: BrokerConfig, driver: Driver, loop: asyncio.AbstractEventLoop) -> ServerTls | None:
@@ -349,7 +350,7 @@ def _tls(config: BrokerConfig, driver: Driver, loop: asyncio.AbstractEventLoop) 
     return driver.tls
 
 
-def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
+def _guarding(config: BrokerConfig, node: Node, settings: Settings, servers: tuple[NatsServer, ...]) -> Guarding:
     secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
     return Guarding(
         node.access,
@@ -358,6 +359,7 @@ def _guarding(config: BrokerConfig, node: Node, settings: Settings) -> Guarding:
         broker_id=settings.broker_id,
         cluster_id=lambda: node.cluster_id,
         nats_urls=settings.nats_urls,
+        nats_urls_of_rulers=tuple(one.url_with_login if one.is_embedded else str(one) for one in servers),
     )
 
 

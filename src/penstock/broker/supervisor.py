@@ -26,11 +26,10 @@ from dataclasses import dataclass, field, replace
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
-from penstock.broker.first_user import FILE, drawn_password, shared_secret
+from penstock.broker.drawn_secrets import FILE, drawn_password, embedded_password, shared_secret
 from penstock.broker.handed import Handed
 from penstock.broker.keeper import Keeper, State
 from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
-from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
@@ -72,8 +71,13 @@ class _Supervisor:
         try:
             configs = self._planned(folder)
             if self.config.nats is None:
-                embedded = await EmbeddedNats.start(data_dir=self.config.data_dir, port=self.config.nats_port)
-                configs = [replace(one, nats=parse_nats_urls(embedded.url)) for one in configs]
+                password = embedded_password(
+                    self.config.data_dir, (one.data_dir for one in configs), auth=self.config.auth
+                )
+                embedded = await EmbeddedNats.start(
+                    data_dir=self.config.data_dir, port=self.config.nats_port, password=password
+                )
+                configs = [replace(one, nats=(embedded.server,)) for one in configs]
             return await self._keep(configs, notifier)
         finally:
             if embedded is not None:

@@ -168,7 +168,7 @@ def _nats_at(
     text = given or ",".join(client.nats_urls)
     if not text:
         return None
-    servers = parse_nats_urls(text)
+    servers = tuple(one.without_login for one in parse_nats_urls(text))  # also who shows nothing is tried
     is_private = home.nats.embedded or all(Address(one.host, one.port).is_loopback for one in servers)
     return Nats(servers, tls, int(seconds * 1_000), is_private, has_users)
 

@@ -19,9 +19,7 @@ _REPLICAS_USUAL = 3
 Part = tuple[str, PartitionInfo, StreamInfo]
 
 
-def judge_streams(
-    infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], now_us: int
-) -> Iterator[Finding]:
+def judge_streams(infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], now_us: int) -> Iterator[Finding]:
     """All of it."""
     parts = [(label(info, part.partition), part, info) for info in infos for part in info.partitions]
     yield from _led(parts)

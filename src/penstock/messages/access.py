@@ -36,7 +36,7 @@ class AuthenticateResponse(Response, frozen=True, kw_only=True):
     data: _DataField
     is_done: bool = False
     cluster_id: str = ""
-    nats_urls: tuple[str, ...] = ()
+    nats_urls: tuple[str, ...] = ()  # for publishers; administrators get the embedded server's with its login
 
 
 class CredentialInfo(msgspec.Struct, frozen=True, kw_only=True):

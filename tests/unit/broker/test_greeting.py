@@ -26,7 +26,7 @@ class Unsure(Unguarded):
     def begin_login(self) -> ServerHandshake:
         raise AssertionError
 
-    def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
+    def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
         raise AssertionError
 
 

@@ -51,6 +51,7 @@ class Doorway:
             broker_id=BrokerId(broker_id),
             cluster_id=lambda: "c",
             nats_urls=(),
+            nats_urls_of_rulers=(),
         )
 
 

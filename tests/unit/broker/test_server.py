@@ -448,7 +448,7 @@ async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None
     """Each is there already when it logs in."""
     async with _serving(Owner()) as (server, address), AsyncExitStack() as stack:
         server.connections_max = 8
-        names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": ()}
+        names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": (), "nats_urls_of_rulers": ()}
         guarding = Guarding(_access_of_users(), None, lambda: "nonce", **names)
         guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
 
@@ -458,7 +458,7 @@ async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None
             client = await stack.enter_async_context(raw_client(address))
             await client.hello()
             try:
-                guarding.logged_in(Principal(name), b"")
+                guarding.logged_in(Principal(name), b"", is_here=True)
             except RemoteError as error:
                 refusals.append(error)
                 client.writer.close()
@@ -475,7 +475,7 @@ async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None
 
 
 async def test_who_begins_logins_and_leaves_them_shuts_out_nobody_from_elsewhere() -> None:
-    names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": ()}
+    names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": (), "nats_urls_of_rulers": ()}
     access = _access_of_users()
     first = AuthenticateRequest(mechanism="SCRAM-SHA-256", data=b"n,,n=bob,r=" + b"n" * 24)
     async with _serving(Owner()) as (server, address), AsyncExitStack() as stack:
@@ -503,7 +503,7 @@ async def test_a_connection_of_a_user_who_is_gone_does_not_keep_its_place() -> N
     broker, token = Broker().start(), token_credential("bob")
     broker.request(user("ann", Rule(Operation.ADMIN)))
     owner = Owner()
-    names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": ()}
+    names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": (), "nats_urls_of_rulers": ()}
     with asking(broker, "ann"):
         broker.request(CreateUserRequest(name="bob", credentials=(token.credential,)))
     async with _serving(owner) as (server, address), AsyncExitStack() as stack:

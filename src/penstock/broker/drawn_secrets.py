@@ -1,14 +1,22 @@
-"""The first user of a cluster: who may log in where everybody has to and nobody can yet.
+"""Secrets that a broker draws by chance: the first administrator's password, a cluster secret, the login to NATS.
 
-Rules: an administrator called admin. Without a password of the operator's one is drawn by chance, and written into a
-file of the data directory that only its owner reads, before anything else is done with it; a later start finds it
-there. It is such a file as clients take (`--credentials`).
+Rules: each is in a file of the data directory that only its owner reads, and is there before anything else is done with
+it; a later start finds it there. A file that does not hold what it should is never replaced.
+
+| file                | holds              | who needs it                                                              |
+|---------------------|--------------------|---------------------------------------------------------------------------|
+| `admin.credentials` | admin:PASSWORD     | the first administrator: `--credentials`                                  |
+| `cluster.secret`    | the cluster secret | brokers of one machine, to prove to each other who they are               |
+| `nats.credentials`  | penstock:PASSWORD  | who publishes through the embedded nats-server: `--nats-creds`            |
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.access import Credential, CredentialKind, Operation, Rule, User
@@ -16,10 +24,16 @@ from penstock.access.scram import verifier_of
 from penstock.access.users import PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.node.guarded import GUARDED_PATH
+
+_log = logging.getLogger("penstock.broker")
 
 NAME = "admin"
 FILE = "admin.credentials"
 SECRET_FILE = "cluster.secret"
+NATS_USER = "penstock"
+NATS_FILE = "nats.credentials"
+_NATS_PASSWORD = re.compile(r"[A-Za-z0-9_-]{8,128}")  # what stands in nats-server.conf and in a URL as it is
 
 
 def first_user(password: str, now_us: int, *, salt: bytes) -> User:
@@ -48,6 +62,27 @@ def shared_secret(folder: Path) -> str:
     if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
         raise OperationalError(f"{file} is cut off; restore it, or delete it: all brokers of this machine get another")
     return secret
+
+
+def nats_password(folder: Path) -> str:
+    """The password of the embedded nats-server's only user, made if it is not there. OperationalError."""
+    file = folder / NATS_FILE
+    text, is_new = _drawn(file, f"{NATS_USER}:{secrets.token_urlsafe(24)}")
+    name, _, password = text.partition(":")
+    if name != NATS_USER or not _NATS_PASSWORD.fullmatch(password):
+        raise OperationalError(
+            f"{file} does not hold {NATS_USER}:PASSWORD, with a password of 8 to 128 letters, digits, - and _; restore "
+            "it, or delete it: another one is drawn"
+        )
+    if is_new:
+        _log.info("drew a password for the embedded nats-server: %s", file)
+    return password
+
+
+def embedded_password(folder: Path, broker_dirs: Iterable[Path], *, auth: bool) -> str | None:
+    """As `nats_password`; None where nobody has to log in: there is no `auth`, and no broker has heard of users."""
+    is_guarded = auth or any((one / GUARDED_PATH).exists() for one in broker_dirs)
+    return nats_password(folder) if is_guarded else None
 
 
 def _drawn(file: Path, text: str) -> tuple[str, bool]:
