@@ -25,6 +25,7 @@ LIMITS = {
     "subjects of a partition whose last message is known": (limits.LAST_OFFSETS_MAX,),
     "names of archives of a stream": (limits.ARCHIVES_MAX,),
     "`get` and list offsets that wait": (limits.QUERIES_WAITING_MAX,),
+    "fetches that wait for new messages": (limits.IN_FLIGHT_REQUESTS_MAX,),
     "fetches of some subjects or columns that wait": (limits.PROJECTIONS_WAITING_MAX,),
     "staged rows that wait to be published": (limits.PUBLISHES_WAITING_MAX,),
     "changes of streams and users under way": (limits.FORWARDED_REQUESTS_MAX,),

@@ -193,6 +193,9 @@ async def test_who_has_the_login_publishes_through_the_embedded_server_and_nobod
     as_admin = ("--credentials", str(broker.data_dir / "admin.credentials"))
     for more in ((), ("--nats", broker.nats_url, "--nats-creds", str(file))):
         await command(broker.client_address, *as_admin, "publish", "orders.eu", "3", *more)
+    said, errors = await command(broker.client_address, "dump", str(broker.data_dir))
+    assert "not a file of Penstock's" not in errors
+    assert password not in said
     assert {one.stat().st_mode & 0o777 for one in (file, broker.data_dir / "nats-server.conf")} == {0o600}
     assert broker.stderr is not None
     assert password not in broker.stderr.text
