@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nats
 import pytest
+from nats.aio.client import Client as NatsClient
 
 from penstock import Credentials, NotAuthorized, RemoteError, StreamNotFound, Unauthenticated, Unavailable, aio
 from penstock.access.nkeys import NkeyClient
@@ -183,8 +184,7 @@ async def test_who_has_the_login_publishes_through_the_embedded_server_and_nobod
     assert (ack.stream, ack.seq) == ("orders", 2)
     await connection.close()
     for wrong in ({}, {"user": user, "password": "penstock"}):
-        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
-            await nats.connect(broker.nats_url, **wrong, allow_reconnect=False, connect_timeout=30)
+        await _nats_refuses(broker.nats_url, **wrong)
     async with logged_in(broker, Credentials.password("bob", PASSWORD)) as bob:
         assert password not in str(bob.nats_urls)
         with pytest.raises(Unavailable, match=r"(?i)authorization"):
@@ -205,6 +205,15 @@ async def test_who_has_the_login_publishes_through_the_embedded_server_and_nobod
     assert "ERROR" not in broker.stderr.text
 
 
+async def _nats_refuses(url: str, **login: str) -> None:
+    connection = NatsClient()
+    try:
+        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
+            await connection.connect(url, allow_reconnect=False, connect_timeout=60, **login)
+    finally:
+        await connection.close()
+
+
 @needs_time
 async def test_publishers_keep_their_login_when_the_broker_is_started_again_with_or_without_auth(tmp_path) -> None:
     with guarded_broker(tmp_path / "data") as broker:
@@ -219,15 +228,13 @@ async def test_publishers_keep_their_login_when_the_broker_is_started_again_with
             assert file.read_text() == drawn
             async with await broker.client() as admin:
                 await admin.publish("orders.eu", b"1")
-            with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
-                await nats.connect(broker.nats_url, allow_reconnect=False)
+            await _nats_refuses(broker.nats_url)
 
 
 @needs_time
 async def test_brokers_of_one_machine_share_a_nats_server_with_a_login(tmp_path) -> None:
     with running_broker(tmp_path / "data", "--brokers", "2", "--auth") as machine:
-        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
-            await nats.connect(machine.nats_url, allow_reconnect=False)
+        await _nats_refuses(machine.nats_url)
         async with aio.connect(machine.client_address, credentials=tmp_path / "data" / "admin.credentials") as admin:
             await admin.create_stream("orders", "orders.>", replicas=2)
             assert (await admin.publish("orders.eu", b"1")).offset == 0

@@ -25,7 +25,10 @@ def main() -> None:
     """The program `penstock`."""
     try:
         with undisturbed():
-            from penstock.cli.app import app
+            from penstock.cli.program import COMMANDS, program
+
+            asked = sys.argv[1:2]
+            app = program(asked if asked and asked[0] in COMMANDS else COMMANDS)
     except KeyboardInterrupt:  # before there was a command to end
         raise SystemExit(130) from None
     except (ImportError, MemoryError, OSError) as error:

@@ -121,7 +121,7 @@ def test_ctrl_c_before_there_is_a_command_shows_no_traceback() -> None:
         "import sys\n"
         "class Pressed:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'penstock.cli.app': raise KeyboardInterrupt\n"
+        "        if name == 'penstock.cli.program': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Pressed())\n"
         "from penstock.cli import main; main()"
     )

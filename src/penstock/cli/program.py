@@ -1,0 +1,115 @@
+"""The program: its options, and the table of its commands.
+
+Rules: only the modules of the commands that are asked for are imported, since all of them take several times as long as
+most commands do. `penstock --help`, completion and a name that no command has ask for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated, NamedTuple
+
+import typer
+
+from penstock import __version__
+from penstock.cli.connection_options import with_connection_options
+from penstock.cli.failure import say
+from penstock.cli.help import Command, Group
+from penstock.cli.options import Debug, Globals, Server, examples
+from penstock.hot import way
+
+DATA_PANEL = "Streams and messages"
+BROKER_PANEL = "Brokers"
+
+
+class _Place(NamedTuple):
+    """Where a command is: a function of a module, with its examples, or a group of commands, `app`."""
+
+    module: str
+    panel: str
+    function: str = ""  # empty: a group
+
+
+COMMANDS = {
+    "serve": _Place("serve", BROKER_PANEL, "serve"),
+    "status": _Place("status", BROKER_PANEL, "status"),
+    "health": _Place("health", BROKER_PANEL, "health"),
+    "doctor": _Place("doctor", BROKER_PANEL, "doctor"),
+    "dump": _Place("dump", BROKER_PANEL, "dump"),
+    "verify": _Place("verify", BROKER_PANEL, "verify"),
+    "certs": _Place("certs", BROKER_PANEL, "certs"),
+    "demo": _Place("demo", BROKER_PANEL, "demo"),
+    "publish": _Place("publish", DATA_PANEL, "publish"),
+    "nats-config": _Place("nats_config", DATA_PANEL, "nats_config"),
+    "read": _Place("read", DATA_PANEL, "read"),
+    "relay": _Place("relay", DATA_PANEL, "relay"),
+    "import": _Place("import_jetstream", DATA_PANEL, "import_stream"),
+    "backup": _Place("backup", DATA_PANEL, "backup"),
+    "restore": _Place("restore", DATA_PANEL, "restore"),
+    "keys": _Place("keys", BROKER_PANEL),
+    "bench": _Place("bench", BROKER_PANEL),
+    "user": _Place("users", BROKER_PANEL),
+    "acl": _Place("acl", BROKER_PANEL),
+    "stream": _Place("streams", DATA_PANEL),
+    "group": _Place("groups", DATA_PANEL),
+    "pipeline": _Place("pipeline", DATA_PANEL),
+}
+"""By name, in the order of the help."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"penstock {__version__} (hot path: {way()})")
+        raise typer.Exit
+
+
+@with_connection_options
+def globals_before_the_command(
+    ctx: typer.Context,
+    server: Server = None,
+    debug: Debug = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    """A durable log for NATS, stored as Arrow."""
+    ctx.obj = Globals(server)
+
+
+def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The program with these commands."""
+    app = typer.Typer(
+        name="penstock",
+        cls=Group,
+        help="A durable log for NATS, stored as Arrow.\n\n"
+        "A broker attaches named streams to NATS subjects, stores what is published there, acks it, and lets any "
+        "number of readers pull it back from any offset.",
+        epilog=examples(
+            "# see it work, on real data",
+            "penstock demo",
+            "# a broker with its own nats-server, for this machine",
+            "penstock serve",
+            "# store what is published on orders.>",
+            "penstock stream create orders 'orders.>'",
+            "# or with any NATS client",
+            "penstock publish orders.eu '{\"amount\": 42}'",
+            "# read it back",
+            "penstock read orders --follow",
+        ),
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(globals_before_the_command)
+    for name in names:
+        place = COMMANDS[name]
+        module = import_module(f"penstock.cli.{place.module}")
+        if place.function:
+            add = app.command(name, cls=Command, rich_help_panel=place.panel, epilog=module.EXAMPLES)
+            add(getattr(module, place.function))
+        else:
+            app.add_typer(module.app, name=name, rich_help_panel=place.panel)
+    return app

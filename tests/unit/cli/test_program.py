@@ -1,0 +1,43 @@
+"""The program has each command, and imports no more than the one that is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from penstock.cli.program import COMMANDS, program
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_alone_is_as_it_is_among_all(name: str) -> None:
+    (alone,) = typer.main.get_command(program([name])).commands.values()  # type: ignore[attr-defined]
+    among = typer.main.get_command(program()).commands[name]  # type: ignore[attr-defined]
+    assert alone.name == among.name == name
+    assert alone.help == among.help
+    assert [one.name for one in alone.params] == [one.name for one in among.params]
+
+
+def imported(*arguments: str) -> set[str]:
+    script = (
+        "import sys\n"
+        "from penstock.cli import main\n"
+        f"sys.argv[1:] = {list(arguments)}\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('\\n'.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    return {f"penstock.cli.{place.module}" for place in COMMANDS.values()} & {*done.stdout.splitlines()}
+
+
+def test_only_the_command_that_is_asked_for_is_imported() -> None:
+    assert imported("health", "--help") == {"penstock.cli.health"}
+    assert imported("stream", "list", "--help") == {"penstock.cli.streams"}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), (), ("--server", "health", "status", "--help"), ("heath",)])
+def test_where_no_command_comes_first_there_are_all(arguments: tuple[str, ...]) -> None:
+    assert len(imported(*arguments)) == len(COMMANDS)
