@@ -225,6 +225,12 @@ def _advice(error: Exception) -> str:
     ):
         if "inbox_prefix" in str(error):
             return "--inbox-prefix says which: what that user may subscribe to, such as _INBOX.shop for _INBOX.shop.>"
+        if "asks for a login" in str(error):
+            return (
+                "--nats-creds FILE says as whom; for the nats-server that a broker starts by itself that is "
+                "nats.credentials in its data directory. Without a login to NATS, rows are appended through the "
+                "broker: client.append"
+            )
         if "NATS" in str(error):
             return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"
         return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"

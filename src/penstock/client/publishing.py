@@ -376,7 +376,7 @@ async def _give_back(connection: NatsClient) -> None:
 def not_connected(shown: str, why: str) -> str:
     """What is wrong where no connection was made in time; `why` is what nats-py has said last."""
     if _is_refusal(why):
-        return f"NATS at {shown} does not let in whoever these credentials are of"
+        return f"NATS at {shown} asks for a login that it did not get"
     return f"no NATS server answers at {shown} in time"
 
 
