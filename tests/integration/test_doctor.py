@@ -16,9 +16,11 @@ import nats.aio.client
 import pytest
 from nats.aio.msg import Msg
 
+from penstock import Credentials
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.nats_credentials import TlsFiles, parse_nats_urls
+from penstock.client.users import password_credential, rule
 from penstock.doctor.permissions import Nats, judge_permissions
 from tests.broker_process import BrokerProcess, NatsProcess, broker_environment, running_broker, running_nats
 from tests.extent import needs_time
@@ -241,6 +243,28 @@ async def test_where_users_have_to_log_in_so_they_have_at_the_embedded_server(tm
 
 def _as_admin(broker: BrokerProcess) -> tuple[str, str]:
     return "--credentials", str(broker.data_dir / "admin.credentials")
+
+
+@needs_time
+async def test_an_embedded_server_that_was_started_before_there_were_users_is_open_until_a_restart(
+    tmp_path: Path,
+) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        admin = rule("admin")
+        async with await broker.client() as client:
+            await client.users.create("admin", password_credential("a password"), rules=[admin])
+        file = tmp_path / "admin"
+        file.write_text("admin:a password\n")
+        file.chmod(0o600)
+        broker.credentials = Credentials.parsed(file.read_text())
+        as_admin = ("--credentials", str(file))
+        broker.logged(r"WARNING.* not to the nats-server that was started with this broker.*restart")
+        _, findings = await examine(broker.client_address, *as_admin)
+        (found,) = [one for one in findings if "publish anywhere" in one["found"]]
+        assert (found["result"], found["advice"].partition(" (")[0]) == ("fail", "restart the broker")
+        broker.restart()
+        _, findings = await examine(broker.client_address, *as_admin)
+        assert ("ok", "nobody gets in without credentials") in told(findings, "NATS permissions")
 
 
 async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> None:

@@ -89,6 +89,43 @@ async def test_comes_back_on_its_port(tmp_path: Path, caplog: pytest.LogCaptureF
         await server.stop()
 
 
+@pytest.mark.parametrize("harm", ["gone", "emptied", "opened"])
+async def test_comes_back_with_its_login_whatever_has_become_of_its_file(tmp_path: Path, harm: str) -> None:
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=0, password="a-password")
+    file = tmp_path / "nats-server.conf"
+    wanted = file.read_text()
+    try:
+        async with listening(server.server.url_with_login) as listener:
+            if harm == "gone":
+                file.unlink()
+            elif harm == "emptied":
+                file.write_text("")
+            else:
+                file.chmod(0o644)
+            assert server.process_id is not None
+            os.kill(server.process_id, signal.SIGKILL)
+            down = await listener.event(LinkDown)
+            await listener.event(LinkUp, after=listener.events.index(down))
+            assert b'"auth_required":true' in await _info(server.port)
+        assert (file.read_text(), file.stat().st_mode & 0o777) == (wanted, 0o600)
+    finally:
+        await server.stop()
+
+
+async def test_a_file_that_is_right_is_not_written_again(tmp_path: Path) -> None:
+    """So a start needs no room on a full disk."""
+    written = set()
+    for _ in range(2):
+        server = await EmbeddedNats.start(data_dir=tmp_path, port=0)
+        await server.stop()
+        written.add((tmp_path / "nats-server.conf").stat().st_ino)
+    assert len(written) == 1
+    (tmp_path / "nats-server.conf").unlink()
+    (tmp_path / "nats-server.conf").mkdir()
+    with pytest.raises(OperationalError, match=r"cannot write .*nats-server\.conf: Is a directory"):
+        await EmbeddedNats.start(data_dir=tmp_path, port=0)
+
+
 _PARENT = """
 import asyncio, sys
 from pathlib import Path

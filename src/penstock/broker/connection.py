@@ -41,7 +41,6 @@ from penstock.broker.connection_owner import ConnectionOwner
 from penstock.broker.greeting import Greeting
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
-from penstock.broker.places import is_of_this_machine
 from penstock.broker.shared_budget import UsersBudget, Waiting
 from penstock.broker.transport import HandshakeError, Transport
 from penstock.broker.watch import Watch
@@ -92,8 +91,10 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         elapsed_us: Callable[[], int],
         overload: RemoteError | None = None,
+        *,
+        is_here: bool = False,
     ) -> None:
-        """`overload`: why it is taken only if it is that of another broker."""
+        """`overload`: why it is taken only if it is that of another broker; `is_here`: it comes from this machine."""
         self.peer = peer
         self.open_requests: dict[int, Caller] = {}
         self.data_dir_id = self.process = ""  # of a peer, once it has said who it is
@@ -101,7 +102,7 @@ class Connection:
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
-        self.greeting = Greeting(owner.guard, overload, is_here=is_of_this_machine(peer))
+        self.greeting = Greeting(owner.guard, overload, is_here=is_here)
         self._overload = overload
         self._buffers = UsersBudget(owner.buffers)
         self._files = UsersBudget(owner.files)

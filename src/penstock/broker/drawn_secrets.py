@@ -1,7 +1,8 @@
 """Secrets that a broker draws by chance: the first administrator's password, a cluster secret, the login to NATS.
 
 Rules: each is in a file of the data directory that only its owner reads, and is there before anything else is done with
-it; a later start finds it there. A file that does not hold what it should is never replaced.
+it; a later start finds it there. A file that does not hold what it should is never replaced. One that others may use is
+warned of, and not refused: in Kubernetes `fsGroup` gives all of a volume to a group at each start.
 
 | file                | holds              | who needs it                                                              |
 |---------------------|--------------------|---------------------------------------------------------------------------|
@@ -21,10 +22,12 @@ from pathlib import Path
 
 from penstock.access import Credential, CredentialKind, Operation, Rule, User
 from penstock.access.scram import verifier_of
+from penstock.access.secret_files import open_to_others
 from penstock.access.users import PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.node.guarded import GUARDED_PATH
+from penstock.vfs.real import read_whole
 
 _log = logging.getLogger("penstock.broker")
 
@@ -88,12 +91,15 @@ def embedded_password(folder: Path, broker_dirs: Iterable[Path], *, auth: bool) 
 def _drawn(file: Path, text: str) -> tuple[str, bool]:
     """What is in the file, and False; or `text`, which is there from now on, all of it, and True."""
     try:
-        with file.open("rb") as opened:
-            return opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().strip(), False
+        found = read_whole(file, limits.CREDENTIALS_FILE_BYTES_MAX).decode().strip()
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:
-        raise OperationalError(f"cannot read {file}: {error}") from error
+        raise OperationalError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+    else:
+        if (advice := open_to_others(file, file.stat())) is not None:
+            _log.warning("%s", advice)
+        return found, False
     new = file.with_name(f"{file.name}.new")
     try:
         new.unlink(missing_ok=True)
@@ -104,5 +110,5 @@ def _drawn(file: Path, text: str) -> tuple[str, bool]:
             os.fsync(opened.fileno())
         new.rename(file)
     except OSError as error:
-        raise OperationalError(f"cannot write {file}: {error.strerror or error}") from error
+        raise OperationalError(f"cannot write {new}, to be renamed: {error.strerror or error}") from error
     return text, True

@@ -2,6 +2,7 @@
 
 Rules: it dies with us, however we die; it is ready when it has said INFO to a connection, not after some time; if it
 stops without being told, it is started again on the same port and that is reported. It stores nothing (no JetStream).
+Each start of it has the settings that we want: its file is written anew if it is gone, or says something else.
 
 With a password it lets in one user, `penstock`, and nobody else; without one, every program of this machine.
 
@@ -25,6 +26,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sysconfig
 from asyncio.subprocess import Process
 from collections import deque
@@ -36,6 +38,7 @@ from penstock.broker.complaints import Complaints
 from penstock.broker.drawn_secrets import NATS_USER
 from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.tied import tied
+from penstock.vfs.real import read_whole
 
 _log = logging.getLogger("penstock.nats_server")
 
@@ -117,7 +120,6 @@ class EmbeddedNats:
         `password`: what its only user logs in with (`drawn_secrets.nats_password`); None: nobody has to.
         """
         server = cls(find_nats_server(), host, data_dir, password)
-        server._write_config()
         try:
             if not await server._launch(port, timeout_ms):
                 await server._launch(0, timeout_ms)
@@ -166,7 +168,7 @@ class EmbeddedNats:
     # Inside
 
     def _write_config(self) -> None:
-        self._config_file.parent.mkdir(parents=True, exist_ok=True)
+        """Blocking. OperationalError. A file that is right stays as it is: a full disk shall not prevent a start."""
         text = _CONFIG.format(
             max_payload=limits.MESSAGE_BYTES_DEFAULT,
             max_pending=limits.NATS_SERVER_PENDING_BYTES_MAX,
@@ -174,13 +176,23 @@ class EmbeddedNats:
         )
         if self._password is not None:
             text += _LOGIN.format(user=NATS_USER, password=self._password)
-        descriptor = os.open(self._config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _CONFIG_MODE)
-        with os.fdopen(descriptor, "w") as file:
-            os.fchmod(descriptor, _CONFIG_MODE)  # an earlier version's was open to the group
-            file.write(text)
+        file = self._config_file
+        new = file.with_name(f"{file.name}.new")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if _holds(file, text.encode()):
+                return
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _CONFIG_MODE)
+            with os.fdopen(descriptor, "w") as opened:
+                opened.write(text)
+            new.rename(file)
+        except OSError as error:
+            raise OperationalError(f"cannot write {file}: {error.strerror or error}") from error
 
     async def _launch(self, port: int, timeout_ms: int) -> bool:
         """Start the child and wait until it serves. False if the port is taken; OperationalError for the rest."""
+        await asyncio.to_thread(self._write_config)
         self._listening = asyncio.get_running_loop().create_future()
         self._last_lines.clear()
         self._fatal = b""
@@ -285,6 +297,14 @@ class EmbeddedNats:
         if self._log_reader is not None:
             await self._log_reader
             self._log_reader = None
+
+
+def _holds(file: Path, content: bytes) -> bool:
+    """Whether that is all there is in a file that only its owner uses."""
+    try:
+        return stat.S_IMODE(file.stat().st_mode) == _CONFIG_MODE and read_whole(file, len(content)) == content
+    except OSError:
+        return False
 
 
 def _send(process: Process, number: signal.Signals) -> None:

@@ -71,9 +71,13 @@ class Places(Generic[T]):
         self._most = after if after > self._most else self._most if self._most in self._holding else after
 
 
-def is_of_this_machine(peer: str) -> bool:
-    """Whether only a program on this machine can be at that HOST:PORT."""
-    return Address(peer.rpartition(":")[0].strip("[]"), 0).is_loopback
+def is_of_this_machine(peer: str, own: str) -> bool:
+    """Whether only a program on this machine can be at that HOST:PORT; `own`: the host that it has connected to.
+
+    Who connects to an address of his own machine comes from that address, and the network lets nobody else do so.
+    """
+    host = peer.rpartition(":")[0].strip("[]")
+    return host == own or Address(host, 0).is_loopback
 
 
 def address_of(peer: str) -> str:

@@ -69,6 +69,11 @@ FIRST_LINK_TIMEOUT_MS = 5_000
 STOP_TIMEOUT_S = 8.0  # for a NATS or a disk that hangs and clients that take nothing; `docker stop` kills after 10 s
 END_TIMEOUT_S = 9.0  # from the signal on: then the process ends, whatever it waits for
 LAST_WORDS_S = 0.5
+_OPEN_EMBEDDED = (
+    "everybody logs in to Penstock from now on, but not to the nats-server that was started with this broker: any "
+    "program on this machine may publish into every stream there, and read what is published, until a restart gives it "
+    "a login (docs/how-to/access.md)"
+)
 OPEN_FILES = 65_536  # asked for, where the system allows it
 _M_TRIM_THRESHOLD = -1  # of malloc.h
 _M_MMAP_THRESHOLD = -3
@@ -336,6 +341,8 @@ def _open_nats(link: NatsLink) -> str:
     """What to say if NATS lets in who has no login, where Penstock lets in nobody; empty: it does not, or is away."""
     if link.info is None or link.info.auth_required or link.info.tls_verify:
         return ""
+    if link.info is not None and link.server.is_embedded:
+        return ""  # that is told as soon as there are users
     return (
         f"everybody logs in to Penstock, but not to NATS at {link.server}: whoever reaches it may publish into every "
         "stream there, and read what is published; give it users (docs/how-to/nats-permissions.md)"
@@ -419,6 +426,7 @@ def _settings(
         address=str(address),
         data_dir=str(config.data_dir.resolve()),
         nats_urls=tuple(str(server) for server in servers),
+        open_nats=_OPEN_EMBEDDED if any(one.is_embedded and one.password is None for one in servers) else "",
         partition_in_flight_bytes_max=config.partition_in_flight_bytes,
         broker_in_flight_bytes_max=config.broker_in_flight_bytes,
         log_files_max=max(1, open_files_max // limits.LOG_FILES_SHARE),

@@ -31,7 +31,7 @@ from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
 from penstock.broker.handshakes import Handshakes
-from penstock.broker.places import Places
+from penstock.broker.places import Places, is_of_this_machine
 from penstock.broker.quotas import Usage
 from penstock.broker.request_meters import RequestMeters, name_of
 from penstock.broker.shared_budget import SharedBudget
@@ -167,11 +167,12 @@ class Server:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            is_here = is_of_this_machine(peer, str(sock.getsockname()[0]))
             transport = self._transport(sock, peer)
         except OSError:  # it has gone already
             sock.close()
             return
-        connection = Connection(transport, peer, self, self._loop, self._elapsed_us, overload)
+        connection = Connection(transport, peer, self, self._loop, self._elapsed_us, overload, is_here=is_here)
         if isinstance(transport, TlsTransport):
             transport.give_way = connection.close
         self.connections.add(connection)

@@ -170,7 +170,7 @@ def _nats_at(
         return None
     servers = tuple(one.without_login for one in parse_nats_urls(text))  # also who shows nothing is tried
     is_private = home.nats.embedded or all(Address(one.host, one.port).is_loopback for one in servers)
-    return Nats(servers, tls, int(seconds * 1_000), is_private, has_users)
+    return Nats(servers, tls, int(seconds * 1_000), is_private, home.nats.embedded, has_users)
 
 
 def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:

@@ -32,12 +32,20 @@ class Nats:
     tls: TlsFiles
     timeout_ms: int
     is_private: bool  # only this machine reaches it: what is open there is open to few
+    is_embedded: bool = False  # a broker has started it
     has_users: bool = False  # Penstock has everybody log in: what is open in NATS goes past its rules
 
     @property
     def bad(self) -> _Bad:
         """What it is if somebody may do in NATS what he should not."""
         return warn if self.is_private and not self.has_users else fail
+
+    @property
+    def remedy(self) -> str:
+        """What to do where everybody may do everything."""
+        if self.is_embedded and self.has_users:
+            return "restart the broker (with --brokers, all of them): its nats-server has a login then"
+        return f"give everybody a user with permissions in nats-server.conf ({PAGE})"
 
 
 async def judge_permissions(
@@ -53,7 +61,7 @@ async def judge_permissions(
                 if identity.role is Role.PENSTOCK:
                     found = await _of_penstock(trial, identity, heard)
                 else:
-                    found = await _of_others(trial, identity, heard, bad=nats.bad)
+                    found = await _of_others(trial, identity, heard, nats)
         except RefusedError as error:
             if identity is NOBODY:
                 found = [ok(_CHECK, "nobody gets in without credentials")]
@@ -106,7 +114,8 @@ def _inbox() -> str:
     return f"_INBOX.{_SAMPLE}.{secrets.token_hex(8)}"
 
 
-async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig], *, bad: _Bad) -> list[Finding]:
+async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig], nats: Nats) -> list[Finding]:
+    bad = nats.bad
     subjects = {config.subject: sample(config.subject) for config in configs}
     hears = await trial.may_subscribe([*subjects, *subjects.values(), "_INBOX.>"])
     heard = [one for one, plain in subjects.items() if hears[one] or hears[plain]]
@@ -116,7 +125,7 @@ async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig
     written = [one for one in foreign if publishes[subjects[one]]]
     if hears["_INBOX.>"] and publishes[inbox] and publishes[anything] and len(heard) == len(subjects):
         text = f"{who.name} may hear all streams and publish anywhere: there are no permissions"
-        return [bad(_CHECK, text, f"give everybody a user with permissions in nats-server.conf ({PAGE})")]
+        return [bad(_CHECK, text, nats.remedy)]
     found = []
     if heard:
         text = f"{who.name} may subscribe to {listed(heard)}: it reads all that is published there"

@@ -71,6 +71,8 @@ class Guarded:
         """
         if image.is_guarded and GUARDED_PATH not in self._marks:
             self._mark(GUARDED_PATH, image)
+            if self._settings.open_nats:
+                self._outbox.notice(self._settings.open_nats)
         if self._settings.proves_brokers and PROVING_PATH not in self._marks and self._is_current():
             others = image.brokers.keys() - {self._settings.broker_id}
             if all(map(self._is_proven, others)):

@@ -35,6 +35,7 @@ class Settings:
     address: str = ""  # HOST:PORT told to clients and to other brokers
     data_dir: str = ""  # for people only
     nats_urls: tuple[str, ...] = ()  # for publishers, without credentials
+    open_nats: str = ""  # what to tell as soon as everybody has to log in, if nobody has to at the embedded server
     format_version: int = FORMAT_VERSION
     partition_in_flight_bytes_max: int = limits.PARTITION_IN_FLIGHT_BYTES_MAX
     broker_in_flight_bytes_max: int = limits.BROKER_IN_FLIGHT_BYTES_MAX

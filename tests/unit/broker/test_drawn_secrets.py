@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,24 @@ def test_the_embedded_server_has_a_password_where_one_of_its_brokers_knows_users
     password = embedded_password(tmp_path, brokers, auth=False)
     assert password is not None
     assert embedded_password(tmp_path, brokers, auth=True) == password
+
+
+def test_nobody_waits_for_a_file_that_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NATS_FILE)
+    (tmp_path / SECRET_FILE).mkdir()
+    with pytest.raises(OperationalError, match=r"cannot read .*nats\.credentials: .*a FIFO"):
+        nats_password(tmp_path)
+    with pytest.raises(OperationalError, match=r"cannot read .*cluster\.secret: Is a directory"):
+        shared_secret(tmp_path)
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o600, False), (0o400, False), (0o660, True), (0o644, True)])
+def test_a_secret_that_others_may_use_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, is_told: bool
+) -> None:
+    password = nats_password(tmp_path)
+    (tmp_path / NATS_FILE).chmod(mode)
+    caplog.clear()
+    assert nats_password(tmp_path) == password
+    assert ("chmod 600" in caplog.text) is is_told
+    assert password not in caplog.text

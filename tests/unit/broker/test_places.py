@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.places import Places, address_of
+from penstock.broker.places import Places, address_of, is_of_this_machine
 
 PEERS = ("10.0.0.1:1", "10.0.0.2:2", "[2001:db8::1]:3", "10.0.0.1:4")
 
@@ -70,3 +70,22 @@ def test_it_is_always_the_oldest_of_the_address_that_holds_most(moves: list[tupl
 )
 def test_an_address_of_ipv6_is_its_network(peer: str, address: str) -> None:
     assert address_of(peer) == address
+
+
+@pytest.mark.parametrize(
+    ("peer", "own", "is_here"),
+    [
+        ("127.0.0.1:40000", "127.0.0.1", True),
+        ("127.0.0.2:40000", "127.0.0.1", True),
+        ("::1:40000", "::1", True),
+        ("192.0.2.2:40000", "192.0.2.2", True),  # to an address of its own machine
+        ("fd00::2:40000", "fd00::2", True),
+        ("fe80::2%eth0:40000", "fe80::2%eth0", True),
+        ("192.0.2.3:40000", "192.0.2.2", False),
+        ("192.0.2.2:40000", "192.0.2.22", False),
+        ("fd00::3:40000", "fd00::2", False),
+        ("::ffff:127.0.0.1:40000", "192.0.2.2", False),
+    ],
+)
+def test_who_comes_from_this_machine(peer: str, own: str, is_here: bool) -> None:
+    assert is_of_this_machine(peer, own) is is_here
