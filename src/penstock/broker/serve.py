@@ -263,11 +263,7 @@ def _advise(config: BrokerConfig, listens: Address) -> None:
 
 async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -> Addresses:
     loop = asyncio.get_running_loop()
-    servers = config.nats
-    if servers is None:
-        password = embedded_password(config.data_dir, (config.data_dir,), auth=config.auth)
-        running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port, password=password)
-        servers = (running.embedded.server,)
+    servers = config.nats or await _embedded(config, running)
     exporter = exporter_of(config)
     (listeners, client_address), vfs = bind(config.listen), RealVfs(config.data_dir)
     _advise(config, client_address)
@@ -325,6 +321,13 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     return Addresses(client_address, nats, config.data_dir, cluster, None if http is None else http[1])
 
 
+async def _embedded(config: BrokerConfig, running: _Running) -> tuple[NatsServer]:
+    """A nats-server of this broker's own."""
+    password = embedded_password(config.data_dir, (config.data_dir,), auth=config.auth)
+    running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port, password=password)
+    return (running.embedded.server,)
+
+
 async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
     """Wait for NATS, but not for ever."""
     link = driver.link
@@ -341,7 +344,7 @@ def _open_nats(link: NatsLink) -> str:
     """What to say if NATS lets in who has no login, where Penstock lets in nobody; empty: it does not, or is away."""
     if link.info is None or link.info.auth_required or link.info.tls_verify:
         return ""
-    if link.info is not None and link.server.is_embedded:
+    if link.server is not None and link.server.is_embedded:
         return ""  # that is told as soon as there are users
     return (
         f"everybody logs in to Penstock, but not to NATS at {link.server}: whoever reaches it may publish into every "
