@@ -95,6 +95,7 @@ class Cluster:
         self.guarded = Guarded(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
         self._is_started = False
         self._is_heard = True
+        self._looked_us = 0  # when it was looked at last whether it is
         self._runs = Runs(vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
@@ -461,7 +462,8 @@ class Cluster:
         is_heard = self.quorum.is_alone or self.standing.is_heard(now)
         if is_heard != self._is_heard:
             self._is_heard = is_heard
-            self._consequences.heard(is_heard=is_heard)
+            self._consequences.heard(now.wall_us - (now.elapsed_us - self._looked_us), is_heard=is_heard)
+        self._looked_us = now.elapsed_us
 
     @property
     def next_deadline_us(self) -> int | None:

@@ -33,8 +33,10 @@ class Consequences(Protocol):
     ) -> None:
         """`done` hears None once this broker has its part of the stream, or why it has not."""
 
-    def heard(self, *, is_heard: bool) -> None:
-        """The metadata leader answers this broker no more, or does so again."""
+    def heard(self, awake_us: int, *, is_heard: bool) -> None:
+        """The metadata leader answers this broker no more, or does so again; since `awake_us`, by the wall clock, this
+        process may have slept.
+        """
 
     def unreachable(self) -> tuple[UnreachableLeader, ...]:
         """Leaders that do not answer."""

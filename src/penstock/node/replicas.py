@@ -202,9 +202,11 @@ class Replicas:
             if incarnation is not None:
                 self._listening.may_lead()
 
-    def heard(self, *, is_heard: bool) -> None:
-        """The metadata leader answers this broker no more, or does so again."""
-        self.roles.heard(self.partitions.values(), is_heard=is_heard)
+    def heard(self, awake_us: int, *, is_heard: bool) -> None:
+        """The metadata leader answers this broker no more, or does so again; since `awake_us`, by the wall clock, this
+        process may have slept.
+        """
+        self.roles.heard(self.partitions.values(), awake_us, is_heard=is_heard)
 
     def wait_for(
         self,

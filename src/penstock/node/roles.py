@@ -91,8 +91,10 @@ class Roles:
             self._follows.registered(own, self._clock())
         return True
 
-    def heard(self, partitions: Iterable[Partition], *, is_heard: bool) -> None:
-        """The metadata leader answers this broker no more, or does so again."""
+    def heard(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
+        """The metadata leader answers this broker no more, or does so again; it is awake, or was until `awake_us`: what
+        came while it slept is stored by nobody.
+        """
         self._is_heard = is_heard
         for partition in partitions:
             if partition.leadership is None or partition.is_mute == self._must_be_mute(partition):
@@ -103,6 +105,7 @@ class Roles:
             else:
                 partition.is_mute = True
                 self._unsubscribe(partition)
+                partition.listened_us = min(partition.listened_us, awake_us)
 
     def _must_be_mute(self, partition: Partition) -> bool:
         return not self._is_heard and partition.is_replicated

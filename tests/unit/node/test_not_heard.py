@@ -57,6 +57,24 @@ def test_who_slept_is_mute_before_it_looks_at_anything(brokers: Brokers) -> None
     assert led.nats.sids("s") == []
 
 
+def test_when_all_slept_the_gap_begins_before_that(brokers: Brokers) -> None:
+    """What was published meanwhile comes to a broker that is mute by then, and is stored by nobody."""
+    led = brokers.led("s")
+    asleep_us = brokers.clock.now.wall_us
+    brokers.clock.advance_ms(2 * limits.SESSION_MS)
+    brokers.publish("s", b"while they slept", reply="r")
+    brokers.run(2 * limits.SESSION_MS)
+    assert led.acks == []
+    led = brokers.led("s")
+    brokers.publish("s", b"again", reply="t")
+    brokers.run(100)
+    assert [ack.reply for ack in led.acks] == ["t"]
+    (partition,) = led.node._partitions.values()
+    (gap,) = led.node._listening.gaps_of(partition)
+    assert gap.end_us is not None
+    assert 0 <= asleep_us - gap.start_us <= limits.REPLICA_FETCH_WAIT_MS * 1_000, "no longer than it must be"
+
+
 def test_it_listens_again_once_it_is_heard_and_keeps_the_gap(brokers: Brokers) -> None:
     led = brokers.led("s")
     others = {one: brokers.kill(one) for one in brokers.ids if one != led.broker_id}
