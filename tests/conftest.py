@@ -12,7 +12,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import hot_modes
-from tests.extent import DECIDES, HAS_TIME, code_seed, examples, why_left_out
+from tests.extent import DECIDES, RUNS_ALL, code_seed, examples, why_left_out
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
 # decorator that replays it, also where the example database is not kept.
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """One worker has all tests on Spark, whose start takes longer than most of them; unless all of them are run."""
-    if config.getoption("dist") != "loadscope" or HAS_TIME:
+    if config.getoption("dist") != "loadscope" or RUNS_ALL:
         return None
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = _scope

@@ -33,6 +33,9 @@ DECIDES = _ALL_TESTS in ("1", _THIRD) and not IS_LONG
 
 HAS_TIME = IS_LONG or DECIDES
 
+RUNS_ALL = IS_LONG or _ALL_TESTS == "1"
+"""Whether every long test is run."""
+
 needs_time = pytest.mark.needs_time
 _PARTS = 3
 
@@ -41,7 +44,7 @@ def why_left_out(test: str) -> str | None:
     """Why a test that needs time is not run, by its full name; None: it is."""
     if not HAS_TIME:
         return "takes long: `make test ARGS=--long` runs it"
-    if DECIDES and _ALL_TESTS == _THIRD and not is_in_part(test, code_seed()):
+    if not RUNS_ALL and not is_in_part(test, code_seed()):
         return "takes long: other changes run it, or `make test ARGS=--long`"
     return None
 

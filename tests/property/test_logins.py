@@ -380,7 +380,7 @@ class Doors:
     def begin_login(self) -> ServerHandshake:
         return ServerHandshake(_Both(), "m" * 24)
 
-    def logged_in(self, who: Principal, data: bytes) -> AuthenticateResponse:
+    def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
         return AuthenticateResponse(data=data, is_done=True)
 
     def counts(self, who: Principal) -> bool:
