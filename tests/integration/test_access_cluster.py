@@ -116,6 +116,13 @@ async def test_brokers_of_one_machine_draw_a_secret_of_their_own(tmp_path) -> No
         async with aio.connect(machine.client_address, credentials=file) as admin:
             await admin.create_stream("orders", "orders.>", replicas=3)
             await admin.append("orders", [{"subject": "orders.eu", "value": b"1"}])
+        assert machine.stop() == 0
+        assert machine.stderr is not None
+        assert "ERROR" not in machine.stderr.text
+        machine.arguments.remove("--auth")  # what was drawn is used at every start
+        machine.start()
+        async with aio.connect(machine.client_address, credentials=file) as admin:
+            await admin.append("orders", [{"subject": "orders.eu", "value": b"2"}])
 
 
 @needs_time

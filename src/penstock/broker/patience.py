@@ -48,9 +48,13 @@ class Patience:
             task.cancel()
 
     async def waits_for(self, what: Coroutine[Any, Any, object], keep_s: float = 0.0) -> bool:
-        """Whether `what` ends before only `keep_s` is left; else it is cancelled. Raises what it raises."""
+        """Whether `what` ends before only `keep_s` is left; else it is cancelled. Raises what it raises.
+
+        What has nothing to wait for ends also where nothing is left.
+        """
         task = asyncio.ensure_future(what)
         try:
+            await asyncio.sleep(0)
             while not task.done() and (left_s := self.look() - keep_s) > 0:
                 await asyncio.wait((task,), timeout=min(left_s, LOOK_S))
         finally:

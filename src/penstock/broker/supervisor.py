@@ -26,7 +26,13 @@ from dataclasses import dataclass, field, replace
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
-from penstock.broker.drawn_secrets import FILE, drawn_password, embedded_password, shared_secret
+from penstock.broker.drawn_secrets import (
+    FILE,
+    SECRET_FILE,
+    drawn_password,
+    embedded_password,
+    shared_secret,
+)
 from penstock.broker.handed import Handed
 from penstock.broker.keeper import Keeper, State
 from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
@@ -88,10 +94,12 @@ class _Supervisor:
         config = self.config
         configs, remembered = planned(config, folder.remembered)
         folder.remember(remembered)
-        if not config.auth or config.voters or config.join:  # then it is said what all machines know
+        if config.voters or config.join:  # then it is said what all machines know
             return configs
-        secret, password = config.cluster_secret or shared_secret(folder.path), config.admin_password
-        if password is None:
+        secret, password = config.cluster_secret, config.admin_password
+        if secret is None and (config.auth or (folder.path / SECRET_FILE).exists()):
+            secret = shared_secret(folder.path)  # once they have proved it to each other they ask for it at every start
+        if config.auth and password is None:
             password = drawn_password(folder.path)[0]
             _log.info("the password of the user admin is in %s", folder.path / FILE)
         return [replace(one, cluster_secret=secret, admin_password=password) for one in configs]

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.base import limits
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _NO_RESPONDERS = "503"
 _SUBSCRIPTION_REFUSED = "permissions violation for subscription"
 _PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py has it in lower case
+T = TypeVar("T")
+
+_CANCEL_AGAIN_S = 0.1
 _PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
 _LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
 _CLOSE_S = 3.0
@@ -281,7 +284,7 @@ class Publisher:
         try:
             async with asyncio.timeout_at(deadline_s), self._connecting:
                 if self._nats is None or self._nats.is_closed:
-                    self._nats = await self._connect()
+                    self._nats = await ended_by_cancel(self._connect(), _give_back)
                 return self._nats
         except TimeoutError:
             raise Unavailable(f"{not_connected(shown, self._last_error)}{self._last_error}") from None
@@ -371,6 +374,24 @@ async def _give_back(connection: NatsClient) -> None:
     with contextlib.suppress(Exception):  # a server that takes no byte does not hold us up
         async with asyncio.timeout(_CLOSE_S):
             await connection.close()
+
+
+async def ended_by_cancel(what: Coroutine[Any, Any, T], give_back: Callable[[T], Awaitable[None]]) -> T:
+    """What `what` returns. Who is cancelled meanwhile cancels it until it has ended, and gives back what came of it.
+
+    Before Python 3.12 `asyncio.wait_for` swallows a cancel now and then: nats-py, which uses it, would try for ever.
+    """
+    task = asyncio.ensure_future(what)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait((task,), timeout=_CANCEL_AGAIN_S)
+        if not task.cancelled() and task.exception() is None:
+            await give_back(task.result())
+        raise
+    return task.result()
 
 
 def not_connected(shown: str, why: str) -> str:

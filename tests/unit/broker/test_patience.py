@@ -71,3 +71,10 @@ async def test_it_is_looked_at_while_something_else_is_waited_for() -> None:
     async with Patience(clock, 2.0).running() as patience:
         await clock.has_passed.wait()
     assert patience.left_s <= 1.5
+
+
+async def test_what_has_ended_already_has_ended_in_time_where_nothing_is_left() -> None:
+    done = asyncio.Event()
+    assert not await Patience(Clock(), 0.0).waits_for(done.wait())
+    done.set()
+    assert await Patience(Clock(), 0.0).waits_for(done.wait())

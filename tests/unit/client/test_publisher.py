@@ -10,7 +10,7 @@ import struct
 import pytest
 
 import penstock
-from penstock.client.publishing import Publisher
+from penstock.client.publishing import Publisher, ended_by_cancel
 
 INFO = b'INFO {"server_id":"X","version":"2.10.0","max_payload":1000,"headers":true}\r\n'
 
@@ -95,3 +95,30 @@ async def test_a_refusal_is_told_though_a_reset_comes_after_it() -> None:
             await publisher.publish("s", b"x", None, timeout_s=0.5)
         await publisher.close()
     assert connections > 1
+
+
+async def test_what_swallows_a_cancel_is_cancelled_again_and_what_comes_of_it_is_given_back() -> None:
+    given_back: list[str] = []
+    began = asyncio.Event()
+
+    async def connect(swallowed: int, last: str) -> str:
+        began.set()
+        for _ in range(swallowed):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        if not last:
+            await asyncio.Event().wait()
+        return last
+
+    async def give_back(connection: str) -> None:
+        given_back.append(connection)
+
+    for last in ("", "a connection"):
+        began.clear()
+        task = asyncio.ensure_future(ended_by_cancel(connect(3, last), give_back))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert given_back == ["a connection"]
+    assert await ended_by_cancel(connect(0, "made"), give_back) == "made"
