@@ -12,6 +12,6 @@ def test_three_changes_in_a_row_run_each_long_test_once() -> None:
     assert all(len(part) > 60 for part in run)
 
 
-def test_the_same_change_runs_the_same_ones() -> None:
-    assert [is_in_part(name, 2**32 - 1) for name in "abcdefgh"] == [is_in_part(name, 2**32 - 1) for name in "abcdefgh"]
-    assert {is_in_part(name, 2**32 - 1) for name in "abcdefgh"} == {True, False}
+def test_a_change_runs_the_same_ones_on_every_machine() -> None:
+    """The hash of a name is not Python's, which differs from process to process."""
+    assert "".join(name for name in "abcdefghijkl" if is_in_part(name, 2**32 - 1)) == "bfhk"
