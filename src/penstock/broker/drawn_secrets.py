@@ -27,7 +27,7 @@ from penstock.access.users import PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.node.guarded import GUARDED_PATH
-from penstock.vfs.real import read_whole
+from penstock.vfs.real import RealVfs, read_whole
 
 _log = logging.getLogger("penstock.broker")
 
@@ -83,13 +83,13 @@ def nats_password(folder: Path) -> str:
 
 
 def embedded_password(folder: Path, broker_dirs: Iterable[Path], *, auth: bool) -> str | None:
-    """As `nats_password`; None where nobody has to log in: there is no `auth`, and no broker has heard of users."""
+    """The password of the embedded nats-server; None without `auth`, unless one of the brokers knows users."""
     is_guarded = auth or any((one / GUARDED_PATH).exists() for one in broker_dirs)
     return nats_password(folder) if is_guarded else None
 
 
 def _drawn(file: Path, text: str) -> tuple[str, bool]:
-    """What is in the file, and False; or `text`, which is there from now on, all of it, and True."""
+    """The file's content and False; or, if there is no file, write `text` into one and return it and True."""
     try:
         found = read_whole(file, limits.CREDENTIALS_FILE_BYTES_MAX).decode().strip()
     except FileNotFoundError:
@@ -109,6 +109,7 @@ def _drawn(file: Path, text: str) -> tuple[str, bool]:
             opened.flush()
             os.fsync(opened.fileno())
         new.rename(file)
+        RealVfs(file.parent).sync_dir("")  # the metadata may hold what this file alone opens
     except OSError as error:
         raise OperationalError(f"cannot write {new}, to be renamed: {error.strerror or error}") from error
     return text, True
