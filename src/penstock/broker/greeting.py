@@ -45,7 +45,7 @@ from penstock.wire.session import PEER_NAME
 
 
 class Guard(Protocol):
-    """Who says whether anybody has to prove anything, and to whom."""
+    """The authentication of a broker: whether clients and brokers have to log in, and who they are."""
 
     @property
     def is_guarded(self) -> bool:
@@ -63,10 +63,10 @@ class Guard(Protocol):
         """A login of somebody."""
 
     def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
-        """What somebody is told who has logged in, from this machine or another; `data` is the last message of the
-        mechanism.
+        """The answer to the last message of a login; `data` is the mechanism's part of it. `is_here`: the client is on
+        this machine.
 
-        RemoteError overloaded: that user has all the connections that it may.
+        RemoteError overloaded: the user has as many connections as it may have.
         """
 
     def counts(self, who: Principal) -> bool:
@@ -74,22 +74,22 @@ class Guard(Protocol):
 
 
 class Unguarded:
-    """Nobody has to prove anything."""
+    """The `Guard` of a broker without authentication."""
 
     is_guarded = False
     brokers_prove = False
     is_current = True
 
     def begin_login(self) -> ServerHandshake:
-        """Nobody can."""
+        """RemoteError bad_request: there is no authentication."""
         raise RemoteError(ErrorCode.BAD_REQUEST, "nobody has to log in here")
 
     def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
-        """Nobody has."""
+        """Never called: no login begins."""
         raise AssertionError(who)
 
     def counts(self, who: Principal) -> bool:
-        """Nobody has."""
+        """Never called: no login begins."""
         raise AssertionError(who)
 
 

@@ -56,7 +56,7 @@ class Guarding:
         nats_urls: tuple[str, ...],
         nats_urls_of_rulers: tuple[str, ...],
     ) -> None:
-        """`nats_urls_of_rulers`: what administrators of this machine hear: the embedded server's login too."""
+        """`nats_urls_of_rulers`: the URLs for administrators on this machine, with the embedded server's login."""
         self._connections_of: Callable[[str], int] = lambda name: 0
         self._make_room: Callable[[str], bool] = lambda name: False
         self._has_share: Callable[[str], bool] = lambda name: True
@@ -99,7 +99,7 @@ class Guarding:
         return ServerHandshake(self, self.nonce())
 
     def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
-        """What hello did not tell. RemoteError overloaded."""
+        """The answer that ends a login: the cluster's id and the URLs of NATS. RemoteError overloaded."""
         quotas, is_ruler = self._access.quotas_of(who.name), self._access.is_ruler(who.name)
         if quotas is not None and not is_ruler:
             most = quotas.connections_max

@@ -58,12 +58,12 @@ class NatsServer:
 
     @property
     def without_login(self) -> NatsServer:
-        """The same server, as who shows nothing reaches it."""
+        """The same server, without user, password and token."""
         return replace(self, user=None, password=None, token=None)
 
     @property
     def url_with_login(self) -> str:
-        """As a client of NATS takes it. A secret."""
+        """The URL with user and password, or token, as NATS clients take it. A secret."""
         login = [quote(one, safe="") for one in (self.user, self.password, self.token) if one is not None]
         return str(self).replace("://", f"://{':'.join(login)}@", 1) if login else str(self)
 

@@ -26,7 +26,7 @@ class Patience:
         self.left_s = seconds
 
     def look(self) -> float:
-        """What is left of it now."""
+        """The seconds that are left; call it often, for a long step of the clock counts as `STEP_S_MAX`."""
         now_s = self._clock()
         self.left_s = max(0.0, self.left_s - min(now_s - self._seen_s, STEP_S_MAX))
         self._seen_s = now_s
@@ -50,7 +50,7 @@ class Patience:
     async def waits_for(self, what: Coroutine[Any, Any, object], keep_s: float = 0.0) -> bool:
         """Whether `what` ends before only `keep_s` is left; else it is cancelled. Raises what it raises.
 
-        What has nothing to wait for ends also where nothing is left.
+        It has one turn at least: what has nothing to wait for ends also if no time is left.
         """
         task = asyncio.ensure_future(what)
         try:

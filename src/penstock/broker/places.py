@@ -72,9 +72,10 @@ class Places(Generic[T]):
 
 
 def is_of_this_machine(peer: str, own: str) -> bool:
-    """Whether only a program on this machine can be at that HOST:PORT; `own`: the host that it has connected to.
+    """Whether a connection from `peer` (HOST:PORT) to the address `own` comes from a program on this machine.
 
-    Who connects to an address of his own machine comes from that address, and the network lets nobody else do so.
+    It does if `peer` is a loopback address, or `own` itself: a program that connects to an address of its own machine
+    has that address, and no other machine can complete a TCP handshake from it.
     """
     host = peer.rpartition(":")[0].strip("[]")
     return host == own or Address(host, 0).is_loopback

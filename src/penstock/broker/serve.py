@@ -322,7 +322,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
 
 
 async def _embedded(config: BrokerConfig, running: _Running) -> tuple[NatsServer]:
-    """A nats-server of this broker's own."""
+    """Start the embedded nats-server; where it is and how to log in."""
     password = embedded_password(config.data_dir, (config.data_dir,), auth=config.auth)
     running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port, password=password)
     return (running.embedded.server,)
@@ -341,7 +341,7 @@ async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
 
 
 def _open_nats(link: NatsLink) -> str:
-    """What to say if NATS lets in who has no login, where Penstock lets in nobody; empty: it does not, or is away."""
+    """A warning if nats-server takes clients without a login although Penstock does not; else empty."""
     if link.info is None or link.info.auth_required or link.info.tls_verify:
         return ""
     if link.server is not None and link.server.is_embedded:

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 _NO_RESPONDERS = "503"
 _SUBSCRIPTION_REFUSED = "permissions violation for subscription"
 _PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py has it in lower case
-T = TypeVar("T")
-
 _CANCEL_AGAIN_S = 0.1
 _PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
 _LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
 _CLOSE_S = 3.0
+
+T = TypeVar("T")
 CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
 
 
@@ -377,9 +377,10 @@ async def _give_back(connection: NatsClient) -> None:
 
 
 async def ended_by_cancel(what: Coroutine[Any, Any, T], give_back: Callable[[T], Awaitable[None]]) -> T:
-    """What `what` returns. Who is cancelled meanwhile cancels it until it has ended, and gives back what came of it.
+    """Await `what`; if the caller is cancelled, cancel `what` again and again until it has ended.
 
-    Before Python 3.12 `asyncio.wait_for` swallows a cancel now and then: nats-py, which uses it, would try for ever.
+    Before Python 3.12 `asyncio.wait_for`, which nats-py uses, can swallow a cancel; nats-py would then try for ever. A
+    result that comes all the same is passed to `give_back`.
     """
     task = asyncio.ensure_future(what)
     try:
@@ -395,7 +396,7 @@ async def ended_by_cancel(what: Coroutine[Any, Any, T], give_back: Callable[[T],
 
 
 def not_connected(shown: str, why: str) -> str:
-    """What is wrong where no connection was made in time; `why` is what nats-py has said last."""
+    """The error text for a connection that was not made in time; `why` is the last error of nats-py."""
     if _is_refusal(why):
         return f"NATS at {shown} asks for a login that it did not get"
     return f"no NATS server answers at {shown} in time"

@@ -37,12 +37,12 @@ class Nats:
 
     @property
     def bad(self) -> _Bad:
-        """What it is if somebody may do in NATS what he should not."""
+        """The result where a permission is too wide: a failure, or on a private server a warning."""
         return warn if self.is_private and not self.has_users else fail
 
     @property
     def remedy(self) -> str:
-        """What to do where everybody may do everything."""
+        """The advice for a nats-server without permissions."""
         if self.is_embedded and self.has_users:
             return "restart the broker (with --brokers, all of them): its nats-server has a login then"
         return f"give everybody a user with permissions in nats-server.conf ({PAGE})"

@@ -34,8 +34,9 @@ class Consequences(Protocol):
         """`done` hears None once this broker has its part of the stream, or why it has not."""
 
     def heard(self, awake_us: int, *, is_heard: bool) -> None:
-        """The metadata leader answers this broker no more, or does so again; since `awake_us`, by the wall clock, this
-        process may have slept.
+        """The metadata leader has stopped answering this broker, or answers again.
+
+        `awake_us`: when this process is last known to have run, by the wall clock; it may have been suspended since.
         """
 
     def unreachable(self) -> tuple[UnreachableLeader, ...]:

@@ -92,8 +92,9 @@ class Roles:
         return True
 
     def heard(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
-        """The metadata leader answers this broker no more, or does so again; it is awake, or was until `awake_us`: what
-        came while it slept is stored by nobody.
+        """The metadata leader has stopped answering this broker, or answers again.
+
+        `awake_us`: when this process is last known to have run; nobody stored what was published after that.
         """
         self._is_heard = is_heard
         for partition in partitions:
