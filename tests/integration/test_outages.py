@@ -17,6 +17,8 @@ from nats.js.errors import APIError
 
 from penstock import aio
 from penstock.messages import GapInfo
+from penstock.node.listened import read_listened
+from penstock.vfs.real import RealVfs
 from tests.broker_process import BrokerProcess, NatsProcess, eventually, running_broker, running_nats
 from tests.extent import needs_time
 from tests.integration.publishers import Publisher, check_nothing_acked_is_lost, connected_to, publishers
@@ -83,6 +85,28 @@ async def test_nats_is_killed_under_load_and_the_gap_is_told(tmp_path: Path) -> 
                 assert last.reason == "the broker stopped without saying so"
                 assert last.end_us is not None
                 assert last.start_us >= (after[2].end_us or 0)
+
+
+@needs_time  # NATS is asked every five seconds whether it is there
+async def test_a_kill_of_an_idle_broker_is_told_from_when_it_listened_last(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("idle", "idle.*")
+        created_us = _now_us()
+
+        async def is_noted() -> bool:
+            return read_listened(RealVfs(broker.data_dir)).broker_us > created_us + 1_000_000
+
+        await eventually(is_noted, "it has noted that NATS was there", timeout_s=60)
+        noted_us = read_listened(RealVfs(broker.data_dir)).broker_us
+        broker.kill()
+        killed_us = _now_us()
+        broker.start()
+        await _connected(broker)
+        async with await broker.client() as client:
+            (*_, gap) = await _gaps(client, "idle")
+        assert gap.end_us is not None
+        assert noted_us <= gap.start_us <= killed_us < gap.end_us
 
 
 async def _one_outage(

@@ -460,7 +460,7 @@ class Driver:
         self._cancel_timer()
         self._timer_us = _NEVER_US
         now = self.now()
-        self._node.tick(now)
+        self._node.tick(now, self.link.proven_us)
         if now.elapsed_us >= self._next_sweep_us:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
             self.server.sweep()

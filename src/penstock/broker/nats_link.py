@@ -192,6 +192,11 @@ class NatsLink:
         return self._last_failure
 
     @property
+    def proven_us(self) -> int | None:
+        """All that was published until then has come, by the calendar; None: the link is down."""
+        return self._proven_us(self._attempt) if self._attempt is not None and self.is_up else None
+
+    @property
     def gap_start_us(self) -> int | None:
         """Since when nothing has been seen, while the link is down after having been up."""
         return self._gap_start_us

@@ -53,6 +53,7 @@ _ALWAYS_SHOWN = frozenset({"position", "base_offset", "end_offset", "count", "in
 _NOTHING_TO_SHOW = (
     "LOCK",
     "clean-stop",
+    "listened",
     "runs",
     "guarded",
     "proving",

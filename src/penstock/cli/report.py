@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.messages import GapInfo, PartitionInfo, StreamInfo
 
 _GAPS_SHOWN_MAX = 10
-_GAPS_MEAN = "what was published then may not be stored; what was acked is"
+_GAPS_MEAN = "times in which nobody listened, at most; what was published then may not be stored, what was acked is"
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
 _TEXT_CHARS_MIN = 10
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # those are meant

@@ -116,9 +116,9 @@ class Follows:
         return fetcher
 
     def listened_us(self, partition: Partition) -> int | None:
-        """When its leader's broker answered last and had NATS; None: never, or it is not followed."""
+        """Until when its leader, or one before, has said that it has NATS, elapsed; None: it is not known."""
         following = partition.following
-        return None if following is None else self._fetchers[following.leader].listened_us
+        return None if following is None else following.freshness.listened_us
 
     def trouble(self, partition: Partition) -> str:
         """Why it gets nothing of its leader, or cannot take it; empty: it follows."""
@@ -130,9 +130,9 @@ class Follows:
         return following.trouble
 
     def reaches(self, partition: Partition) -> bool:
-        """Whether its leader's broker answers, as far as this one knows."""
+        """Whether its leader answers, as far as this broker knows, and is the one that has led so far."""
         following = partition.following
-        if following is None or not self._peers.is_up(following.leader):
+        if following is None or not self._peers.is_up(following.leader) or not following.freshness.is_told:
             return False
         return self._fetchers[following.leader].unreachable_since_us is None
 

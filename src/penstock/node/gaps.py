@@ -1,8 +1,9 @@
 """When nobody listened: the times in which no leader of a partition was subscribed, kept across restarts.
 
 Rules: a gap begins when the last leader is last known to have listened, and ends when NATS has confirmed the
-subscription of the next one, or of the same one: it is never longer than told. What was published in between may not be
-stored; what was acked is. Whoever ends a gap keeps it.
+subscription of the next one, or of the same one: it is never longer than told, but for the moments by which the next
+leader hears of it later than the one before. What was published in between may not be stored; what was acked is.
+Whoever ends a gap keeps it.
 
 The broker has gaps, too: from when its connection was last known to work (or it stops) until its subscriptions are
 confirmed. One counts for a partition if this broker was the last to lead it before, and the next one behind. It is kept
@@ -17,7 +18,7 @@ that cannot be read stays in the file as it is; a file that cannot be read is mo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -107,12 +108,11 @@ class Gaps:
         self._unknown: list[bytes] = []  # lines that this version cannot read
         self.ended_count = self.ended_us = 0  # since the start, of the broker and of partitions
 
-    def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> str | None:
+    def load(self, *, last_sign_of_life_us: int, now_us: int) -> str | None:
         """Read what earlier runs left, and begin the gap that this start will end. A note if that cannot be read.
 
         `last_sign_of_life_us` is when the broker is last known to have listened, for a stop that left no mark.
         """
-        known = set(stream_ids)
         note = None
         try:
             lines = self._lines()
@@ -124,8 +124,6 @@ class Gaps:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 self._unknown.append(line)
                 continue
-            if gap.stream_id is not None and gap.stream_id not in known:
-                continue  # deleted
             key = None if gap.stream_id is None else PartitionKey(gap.stream_id, gap.partition)
             history = self._history(key)
             plain = GapInfo(start_us=gap.start_us, end_us=gap.end_us, reason=gap.reason)
@@ -224,6 +222,11 @@ class Gaps:
     def add(self, gap: GapInfo, key: PartitionKey) -> None:
         """One of the broker counts for that partition."""
         self._history(key).closed.append(gap)
+
+    def keep_only(self, stream_ids: Container[int]) -> None:
+        """All other streams were deleted."""
+        for key in [key for key in self._partitions if key.stream_id not in stream_ids]:
+            del self._partitions[key]
 
     def forget(self, key: PartitionKey) -> bool:
         """The partition is gone; whether it had gaps."""

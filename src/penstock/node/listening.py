@@ -12,7 +12,7 @@ A leader without NATS is of no use: what was not listened to for NATS_ABSENT_MS 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -63,17 +63,16 @@ class Listening:
         self._tell_refused = refused
         self._refusals: dict[Partition, _Refusal] = {}
         self._down_us: int | None = None  # without a connection to NATS since then, elapsed
+        self._drained_us: int | None = None  # NATS was left then, by the calendar: the broker stops
         self.has_nats = False
         self._covered: set[Partition] = set()  # whose gap the one of the broker is
         self._waiting: set[PartitionKey] = set()  # which have a gap of their own, and nobody led when it began
         self._is_saving = self._is_changed = self._is_stopped = False
         self._may_lead = self._is_proven = False  # proven: NATS has confirmed all there was, and nothing was led yet
 
-    def load(
-        self, *, stream_ids: Iterable[int], led: Iterable[Partition], last_sign_of_life_us: int, now_us: int
-    ) -> None:
-        """Take over what earlier runs left; blocking. The streams are those that there are; `led` here, at the end."""
-        note = self.gaps.load(stream_ids=stream_ids, last_sign_of_life_us=last_sign_of_life_us, now_us=now_us)
+    def load(self, *, led: Iterable[Partition], last_sign_of_life_us: int, now_us: int) -> None:
+        """Take over what earlier runs left; blocking. `led`: here, at the end, as far as the image is known yet."""
+        note = self.gaps.load(last_sign_of_life_us=last_sign_of_life_us, now_us=now_us)
         if note is not None:
             self._outbox.notice(note)
         self._waiting |= self.gaps.open_for(NOBODY_LED)
@@ -86,9 +85,12 @@ class Listening:
                 if self.gaps.open_since(partition.key) is None:
                     self._covered.add(partition)
 
-    def may_lead(self) -> None:
-        """This broker is registered: what it leads from now on is subscribed to, or asked for."""
+    def may_lead(self, stream_ids: Container[int]) -> None:
+        """This broker is registered, and so knows all streams that there are: what it leads from now on is subscribed
+        to, or asked for.
+        """
         self._may_lead = True
+        self.gaps.keep_only(stream_ids)  # a start may know an older image only, without streams of which there are gaps
         if self._is_proven:
             self._is_proven = False
             self.subscriptions.prove()
@@ -116,6 +118,11 @@ class Listening:
         self._waiting.discard(partition.key)
         if self.gaps.begin(since_us, reason, partition.key):
             self._save()
+
+    def until_us(self, now_us: int) -> int:
+        """Until when this broker has listened, at most: until `now_us` as far as is known, unless it had stopped."""
+        known = (now_us, self._drained_us, self.gaps.open_since())
+        return min(one for one in known if one is not None)
 
     def begins(self, partition: Partition) -> None:
         """Nobody was to listen there until now."""
@@ -146,10 +153,12 @@ class Listening:
         """
         self._covered.discard(partition)
         key = partition.key
-        gap = self.gaps.drop(key) if key in self._waiting else self.gaps.end(now.wall_us, key)
-        self._waiting.discard(key)
-        if gap is not None:
-            self._save()
+        if key not in self._waiting:
+            self._end(partition, now)
+        else:
+            self._waiting.discard(key)
+            if self.gaps.drop(key) is not None:
+                self._save()
 
     def listen(self, partition: Partition) -> None:
         """Ask NATS for what the partition stores."""
@@ -182,15 +191,14 @@ class Listening:
     def paused(self, partition: Partition, now: Now) -> None:
         """Nobody is to listen there from now on: what gap it had is over."""
         self._covered.discard(partition)
-        if self.gaps.end(now.wall_us, partition.key) is not None:
-            self._save()
+        self._end(partition, now)
 
     def resign(self, partition: Partition, now: Now) -> None:
         """This broker listens there no more: until now it did, unless it has a gap."""
         self.subscriptions.remove(partition)
         self._refusals.pop(partition, None)
-        since = [one for one in (self.gaps.open_since(), self.gaps.open_since(partition.key)) if one is not None]
-        partition.listened_us = min((now.wall_us, *since))
+        until_us, own_us = self.until_us(now.wall_us), self.gaps.open_since(partition.key)
+        partition.listened_us = until_us if own_us is None else min(until_us, own_us)
         if partition in self._covered and self.gaps.open is not None:
             self._covered.discard(partition)
             self.gaps.ended(self.gaps.open, now.wall_us, partition.key)
@@ -222,15 +230,19 @@ class Listening:
         self._is_proven = False
         self._refusals.clear()
         if not self.gaps.is_open:
-            self.gaps.begin(now.wall_us, reason)
+            self.gaps.begin(self.until_us(now.wall_us), reason)
             listening = self.subscriptions.by_sid.values()
             self._covered.update(one for one in listening if self.gaps.open_since(one.key) is None)
             self._save()
 
+    def drain(self, now: Now) -> None:
+        """NATS is about to be left: what is published from now on may not come any more."""
+        self._drained_us = now.wall_us
+
     def stop(self, now: Now) -> None:
-        """The broker stops: the last gap begins; blocking."""
+        """The broker stops: the last gap has begun; blocking."""
         self._is_stopped = True
-        self.gaps.begin(now.wall_us, "the broker was stopped")
+        self.gaps.begin(self.until_us(now.wall_us), "the broker was stopped")
         self._save_now()
 
     def _save_now(self) -> None:
@@ -241,10 +253,17 @@ class Listening:
 
     def _confirmed(self, partition: Partition, now: Now) -> None:
         self._refusals.pop(partition, None)
-        if (gap := self.gaps.end(now.wall_us, partition.key)) is not None:
+        if (gap := self._end(partition, now)) is not None:
             self._tell(f"{partition.label}: ", gap)
-            self._save()
         self._tell_confirmed(partition)
+
+    def _end(self, partition: Partition, now: Now) -> GapInfo | None:
+        """What gap of its own it had, if that lasted any time."""
+        if self.gaps.open_since(partition.key) is None:
+            return None
+        gap = self.gaps.end(now.wall_us, partition.key)
+        self._save()  # even if that lasted no time: the disk has it open
+        return gap
 
     def _refused(self, partition: Partition, reason: str, now: Now) -> None:
         before = self._refusals.get(partition)

@@ -49,6 +49,7 @@ from penstock.node.fetches import Fetches
 from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
+from penstock.node.listened import ListenedFile
 from penstock.node.listening import Listening, was_led_by
 from penstock.node.measures import Measures
 from penstock.node.metadata_link import THE_BROKER
@@ -110,6 +111,7 @@ class Node:
         self._replicas = self._new_replicas(chance)
         self._partitions = self._replicas.partitions
         self._upkeep = self._replicas.upkeep
+        self._listened = ListenedFile(vfs, self._outbox, self._partitions, self._replicas.roles, self._listening)
         parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
         self._audit = Audit(
             self._outbox,
@@ -185,13 +187,14 @@ class Node:
         parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)
         held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
         self._measures = Measures(*parts, lambda: self._now, *held)
-        self._replicas.streams.start(cluster.deleted)
+        listened, broker_id = self._listened.load(), self._settings.broker_id
+        self._replicas.streams.start(cluster.deleted, listened)
         self._replicas.scrubber.start()
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
+        led = [one for one in self._partitions.values() if was_led_by(broker_id, one)]
         self._listening.load(
-            stream_ids=cluster.image.streams,
-            led=[one for one in self._partitions.values() if was_led_by(self._settings.broker_id, one)],
-            last_sign_of_life_us=max(last_message_us, cluster.registered_us),
+            led=[one for one in led if not listened.was_led_by_others(one.key)],  # the image may be older
+            last_sign_of_life_us=max(last_message_us, cluster.registered_us, listened.broker_us),
             now_us=now.wall_us,
         )
         cluster.start()
@@ -214,6 +217,7 @@ class Node:
         """The broker is about to stop, and to leave NATS."""
         self._now = now
         self._replicas.leading.drain(now)
+        self._listening.drain(now)
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """The broker is about to stop: have others lead; `done` once they do, or where that cannot be had."""
@@ -234,6 +238,7 @@ class Node:
         self._questions.stop()
         self._verifying.stop()
         self._now = now
+        self._listened.stop(now)
         self._arrivals.go_on(must=True)
         for partition in self._partitions.values():
             self._upkeep.close(partition)
@@ -422,8 +427,11 @@ class Node:
 
     # Time
 
-    def tick(self, now: Now) -> None:
-        """Answer those whose time is up; once a second, roll and retain."""
+    def tick(self, now: Now, nats_proven_us: int | None = None) -> None:
+        """Answer those whose time is up; once a second, roll and retain.
+
+        `nats_proven_us`: all that was published until then has come, by the calendar; None: NATS is not there.
+        """
         if self._is_stopped:
             return
         self._now = now
@@ -437,6 +445,7 @@ class Node:
         self._publishing.tick()
         self._audit.look()
         self._listening.subscriptions.tick(now)
+        self._listened.tick(now, nats_proven_us)
         self._cluster.quorum.keep_reserve()
         self._replicas.chronicle.look(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
         if not self._upkeep.tick(self._partitions, now.wall_us) or self._arrivals:

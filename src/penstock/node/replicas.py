@@ -97,7 +97,7 @@ class Replicas:
             clock,
             committed=self.moved,
             ask_metadata=ask_metadata,
-            has_nats=lambda: listening.has_nats,
+            has_nats=lambda: listening.has_nats and self.roles.is_heard,  # else it has left the subscriptions
             confirmed_us=confirmed_us,
         )
         self.follows = Follows(
@@ -200,7 +200,7 @@ class Replicas:
         if self.roles.image(self._image(), incarnation):
             self.streams.registered()
             if incarnation is not None:
-                self._listening.may_lead()
+                self._listening.may_lead(self._image().streams)
 
     def heard(self, awake_us: int, *, is_heard: bool) -> None:
         """The metadata leader has stopped answering this broker, or answers again.

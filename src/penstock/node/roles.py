@@ -108,6 +108,11 @@ class Roles:
                 self._unsubscribe(partition)
                 partition.listened_us = min(partition.listened_us, awake_us)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the metadata leader answers this broker."""
+        return self._is_heard
+
     def _must_be_mute(self, partition: Partition) -> bool:
         return not self._is_heard and partition.is_replicated
 
@@ -226,11 +231,19 @@ class Roles:
         partition.subscribed = False
         partition.refusal = ""
 
+    def others_listened_us(self, partition: Partition) -> int | None:
+        """Until when somebody is known to have listened there, by the calendar; None: this broker is to, now."""
+        if partition.leadership is not None and not partition.is_mute:
+            return None
+        if (heard_us := self._follows.listened_us(partition)) is None:
+            return partition.listened_us
+        now = self._clock()  # its leader did until then, at least
+        return max(partition.listened_us, now.wall_us - (now.elapsed_us - heard_us))
+
     def _unfollow(self, partition: Partition) -> None:
         if partition.following is not None:
-            if (heard_us := self._follows.listened_us(partition)) is not None:  # its leader did until then, at least
-                now = self._clock()
-                partition.listened_us = max(partition.listened_us, now.wall_us - (now.elapsed_us - heard_us))
+            if (until_us := self.others_listened_us(partition)) is not None:
+                partition.listened_us = until_us
             self._follows.end(partition)
             partition.following = None
 

@@ -29,6 +29,7 @@ from penstock.node.confirmations import ANYHOW, Awaited, Confirmations
 from penstock.node.folders import Folders, log_path, mark_of, stream_path
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
+from penstock.node.listened import Listened
 from penstock.node.made import MADE_PATH
 from penstock.node.partition import Partition
 from penstock.node.roles import Roles
@@ -106,6 +107,7 @@ class Streams:
         self._clock = clock
         self._opening: dict[StreamId, set[PartitionKey]] = {}  # whose logs are being opened in disk threads
         self._removals: dict[StreamId, _Removal] = {}
+        self._listened = Listened()  # before this run
         self._dropping: set[PartitionKey] = set()  # what is observed here no more, until its files are gone
         self._closed = closed  # tells the node that a partition is gone
         self._failed = failed  # hears that a log cannot be opened
@@ -115,8 +117,9 @@ class Streams:
 
     # Start
 
-    def start(self, deleted: Iterable[StreamState]) -> None:
-        """Open what the image says is here; blocking."""
+    def start(self, deleted: Iterable[StreamState], listened: Listened) -> None:
+        """Open what the image says is here; blocking. `listened`: what an earlier run noted, of later ones too."""
+        self._listened = listened
         image = self._image()
         self._folders.tidy(image, deleted)
         for state in image.streams.values():
@@ -205,6 +208,7 @@ class Streams:
             self._failed()
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
+        partition.listened_us = max(partition.listened_us, self._listened.until_us.get(key, 0))
         self.partitions[key] = partition
         self._retries.pop(key, None)
         self._upkeep.opened(partition)

@@ -102,7 +102,6 @@ class Fetcher:
         self._began_us: int | None = None  # when a large answer did
         self._bytes_max = limits.REPLICA_FETCH_BYTES
         self.heard = Heard()
-        self.listened_us: int | None = None  # when the leader has said last that it has NATS, at the earliest
         self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
 
     @property
@@ -289,8 +288,6 @@ class Fetcher:
         self._note_speed(raw_bytes, now_us)
         self._failures = 0
         self.unreachable_since_us = None
-        if response.has_nats:
-            self.listened_us = max(self.listened_us or 0, made_us)
         out, position = [], 0
         for news in response.partitions:
             position_end = position + news.size_bytes
@@ -304,7 +301,7 @@ class Fetcher:
                     self.stall(following, now_us, why)
                 out.append(Delivery(following, orders, position, position_end))
             position = position_end
-        self.heard.answered(number, made_us, response.confirmed_us, is_all=response.is_all)
+        self.heard.answered(number, made_us, response.confirmed_us, is_all=response.is_all, has_nats=response.has_nats)
         return out
 
     def receiving(self, size_bytes: int, now_us: int) -> None:

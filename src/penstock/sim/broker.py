@@ -19,6 +19,7 @@ from random import Random
 
 import msgspec
 
+from penstock.base.clock import Now
 from penstock.base.errors import PenstockError
 from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
@@ -47,6 +48,11 @@ _STOP_US = 8_000_000
 _STOPPED = "stopped"
 _DRAINED = -1  # the token of the barrier that ends a drain
 _RESTART_US = (300_000, 2_000_000)
+
+
+def _wall_us(now: Now, then_ms: int) -> int:
+    """What the calendar said at that elapsed time."""
+    return now.wall_us - now.elapsed_us + then_ms * 1_000
 
 
 @dataclass(slots=True)
@@ -289,8 +295,7 @@ class SimBroker:
         self._trace(f"nats lost: {reason}")
         self._around.count("nats losses")
         now = self.clock.now()
-        gap_us = now.elapsed_us - proven_ms * 1_000
-        self.node.nats_lost(msgspec.structs.replace(now, wall_us=now.wall_us - gap_us), reason)
+        self.node.nats_lost(msgspec.structs.replace(now, wall_us=_wall_us(now, proven_ms)), reason)
 
     def barrier_reached(self, token: int) -> None:
         """NATS has answered."""
@@ -376,8 +381,10 @@ class SimBroker:
 
     def _tick(self) -> None:
         assert self.node is not None
+        assert self._link is not None
         self._timer = None
-        self.node.tick(self.clock.now())
+        now, proven_ms = self.clock.now(), self._link.proven_ms
+        self.node.tick(now, None if proven_ms is None else _wall_us(now, proven_ms))
 
     # A clean stop
 

@@ -90,6 +90,11 @@ class Link:
         """The connection, while there is one."""
         return self._connection
 
+    @property
+    def proven_ms(self) -> int | None:
+        """What was published until then has been received; None: the link is down."""
+        return self._session.proven_ms if self._session is not None and self.is_up else None
+
     # What the node wants
 
     def take(self, command: Subscribe | Unsubscribe | Barrier) -> None:

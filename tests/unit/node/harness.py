@@ -332,8 +332,12 @@ class Broker:
     def tick(self, advance_ms: float = 0) -> None:
         """Time passes, and the node is told."""
         self.clock.advance_ms(advance_ms)
-        self.node.tick(self.clock.now)
+        self.tick_node()
         self.turn()
+
+    def tick_node(self) -> None:
+        """As `tick`, and nothing is carried out yet."""
+        self.node.tick(self.clock.now, self.clock.now.wall_us if self.nats.is_up else None)
 
     # NATS
 

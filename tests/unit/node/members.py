@@ -15,7 +15,7 @@ from penstock.base.ids import BrokerId
 from penstock.messages import JoinResponse
 from penstock.metadata.image import PartitionState
 from penstock.node.step import PeerRequest, Reply, Step
-from penstock.vfs.memory import MemoryVfs
+from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import Broker, Clock, _read
 
 _JOINS = -1  # the token of who asks to join: it has no connection yet
@@ -119,12 +119,12 @@ class Brokers:
             self._connect(other, member.broker_id)
         return member
 
-    def kill(self, broker_id: int) -> MemoryVfs:
+    def kill(self, broker_id: int, keep: Keep = Keep.SYNCED) -> MemoryVfs:
         """It is gone at once; what it had on its disk."""
         gone = self.members.pop(BrokerId(broker_id))
         for pair in [pair for pair in self._up if gone.broker_id in pair]:
             self._lose(pair)
-        return gone.memory.crash_clone()
+        return gone.memory.crash_clone(keep)
 
     def stop(self, broker_id: int) -> MemoryVfs:
         """It stops as on SIGTERM, when others lead what it led; its disk."""
@@ -132,6 +132,8 @@ class Brokers:
         for others_take_over in (member.node.hand_over, member.node.leave):
             if others_take_over == member.node.leave:
                 member.node.drain(self.clock.now)
+                member.nats.wanted.clear()
+                member.nats.subscriptions.clear()
             done: list[bool] = []
             others_take_over(self.clock.now, partial(done.append, True))
             self.settle()
@@ -234,7 +236,7 @@ class Brokers:
         for _ in range(ms // 50):
             self.clock.advance_ms(50)
             for member in self._awake():
-                member.node.tick(self.clock.now)
+                member.tick_node()
             self.settle()
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.node.listened import _Save
 from penstock.raft.tasks import LOG_PATH
 from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
 from tests.unit.node.harness import Broker
@@ -40,7 +41,9 @@ def test_a_broker_that_is_alone_does_nothing_while_nothing_happens() -> None:
         broker.clock.advance_ms((broker.node.next_wake_us - broker.clock.elapsed_us) / 1_000)
         broker.tick()
     assert broker.clock.elapsed_us >= 10_000_000
-    assert len(broker.steps) == steps
+    works = [work for step in broker.steps[steps:] for work in step.disk]
+    assert len(broker.steps) == steps + len(works) <= steps + 10  # until when it has listened, in place
+    assert {type(work.run.__self__) for work in works} == {_Save}  # type: ignore[attr-defined]
     assert {path: broker.memory.open(path).size() for path in broker.memory.files()} == before
 
 

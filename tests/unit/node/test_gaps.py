@@ -23,7 +23,7 @@ from tests.unit.node.led import led, stream_state
 def test_a_folder_in_place_of_the_list_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / GAPS_PATH / "notes").mkdir(parents=True)
     gaps = Gaps(RealVfs(tmp_path))
-    note = gaps.load(stream_ids=(), last_sign_of_life_us=1, now_us=2)
+    note = gaps.load(last_sign_of_life_us=1, now_us=2)
     assert note == (
         f"cannot read {GAPS_PATH} (Is a directory): earlier gaps are not shown; it was moved to {GAPS_PATH}.unread-1"
     )
@@ -51,7 +51,7 @@ def test_a_list_that_can_be_neither_read_nor_moved_is_told_of() -> None:
     vfs = FaultyVfs(MemoryVfs())
     vfs.open(GAPS_PATH, create=True)
     vfs.plan = lambda operation: Fault(errno.EACCES) if operation.path == GAPS_PATH else None
-    note = Gaps(vfs).load(stream_ids=(), last_sign_of_life_us=0, now_us=2)
+    note = Gaps(vfs).load(last_sign_of_life_us=0, now_us=2)
     assert note is not None
     assert note.endswith("new ones cannot be kept (Permission denied)")
 

@@ -1,0 +1,145 @@
+"""Until when each partition is known to have had a listener, on the disk: where gaps begin that no broker ran through.
+
+Rules: the file only makes gaps shorter, and never says more than was known when it was written. One that is missing,
+torn or of an earlier run makes them longer. It is written in place about once a second, and synced when the broker
+stops: whoever kills the process takes a second of it, whoever cuts the power some more. For what this broker leads, the
+time counts at which its connection to NATS last worked; for what others lead, when their brokers last said that they
+have NATS. A partition of one replica has that of the broker, and no entry.
+
+    listened   u32 CRC-32C of the JSON, u32 its length, JSON: {"broker_us": …, "until": [[until_us, [stream_id,
+               partition, stream_id, partition, …]], …]}; what follows is of an earlier, longer one
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.hot.crc import crc32c
+from penstock.node.listening import Listening
+from penstock.node.partition import Partition
+from penstock.node.roles import Roles
+from penstock.node.step import Lane, Outbox
+from penstock.vfs import Vfs
+
+LISTENED_PATH = "listened"
+_HEAD = struct.Struct("<II")
+_INTERVAL_US = limits.LISTENED_INTERVAL_MS * 1_000
+_PARTITION_US = 1_000  # thousands of partitions are gone through less often
+
+
+class _Content(msgspec.Struct, frozen=True):
+    broker_us: int
+    until: list[tuple[int, list[int]]]
+
+
+_decoder = msgspec.json.Decoder(_Content)
+
+
+@dataclass(frozen=True, slots=True)
+class Listened:
+    """What was known when the file was written; times of the calendar, in microseconds."""
+
+    broker_us: int = 0  # until then this broker did, for what it led; 0: not known
+    until_us: Mapping[PartitionKey, int] = field(default_factory=dict)  # of each that several brokers may lead
+
+    def was_led_by_others(self, key: PartitionKey) -> bool:
+        """Whether another broker led it when that was written, or nobody."""
+        return self.until_us.get(key, self.broker_us) != self.broker_us
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    """A disk task: writes the file over the one before."""
+
+    vfs: Vfs
+    content: bytes
+    is_last: bool = False
+
+    def run(self) -> None:
+        with closing(self.vfs.open(LISTENED_PATH, create=True)) as file:
+            file.write_at(0, self.content)
+            if self.is_last:
+                file.sync()
+
+
+def read_listened(vfs: Vfs) -> Listened:
+    """What the last run knew; nothing, if that cannot be read. Blocking."""
+    try:
+        with closing(vfs.open(LISTENED_PATH, read_only=True)) as file:
+            crc, length = _HEAD.unpack(file.read_at(0, _HEAD.size))
+            if length > limits.LISTENED_BYTES_MAX:
+                return Listened()
+            body = bytes(file.read_at(_HEAD.size, length))
+        if crc32c(body) != crc:
+            return Listened()
+        found = _decoder.decode(body)
+    except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError):
+        return Listened()
+    keys = {
+        PartitionKey(StreamId(stream_id), PartitionId(partition)): until_us
+        for until_us, flat in found.until
+        for stream_id, partition in zip(flat[::2], flat[1::2], strict=False)
+    }
+    return Listened(found.broker_us, keys)
+
+
+class ListenedFile:
+    """The file of one broker, as long as that runs."""
+
+    def __init__(
+        self, vfs: Vfs, outbox: Outbox, partitions: Mapping[PartitionKey, Partition], roles: Roles, listening: Listening
+    ) -> None:
+        self._vfs = vfs
+        self._outbox = outbox
+        self._partitions = partitions
+        self._roles = roles
+        self._listening = listening
+        self._broker_us = 0
+        self._written = b""
+        self._is_saving = False
+        self._next_us = 0  # elapsed
+
+    def load(self) -> Listened:
+        """What the last run knew. Blocking."""
+        found = read_listened(self._vfs)
+        self._broker_us = found.broker_us
+        return found
+
+    def tick(self, now: Now, nats_proven_us: int | None) -> None:
+        """Write what is known now, if that is due. `nats_proven_us`: when NATS is known to have worked last."""
+        if self._is_saving or now.elapsed_us < self._next_us:
+            return
+        self._next_us = now.elapsed_us + _INTERVAL_US + len(self._partitions) * _PARTITION_US
+        content = self._content(now, nats_proven_us)
+        if content != self._written:
+            self._is_saving, self._written = True, content
+            self._outbox.work(Lane.WRITE, _Save(self._vfs, content).run, self._saved)
+
+    def stop(self, now: Now) -> None:
+        """Write what is known at the end, and sync it; blocking. Without it the next gap is told longer."""
+        with suppress(OSError):
+            _Save(self._vfs, self._content(now, now.wall_us), is_last=True).run()
+
+    def _saved(self, error: Exception | None) -> None:
+        self._is_saving = False
+        if error is not None:
+            self._written = b""  # a disk that fails is told of by those who need it
+
+    def _content(self, now: Now, nats_proven_us: int | None) -> bytes:
+        if nats_proven_us is not None:
+            self._broker_us = self._listening.until_us(min(nats_proven_us, now.wall_us))
+        until: dict[int, list[int]] = {}
+        for key, partition in self._partitions.items():
+            if partition.is_replicated and not partition.is_deaf:
+                until_us = self._roles.others_listened_us(partition)
+                until.setdefault(self._broker_us if until_us is None else until_us, []).extend(key)
+        body = msgspec.json.encode(_Content(self._broker_us, list(until.items())))
+        return _HEAD.pack(crc32c(body), len(body)) + body
