@@ -1,16 +1,17 @@
 """How much is tried where chance decides, or where one more round is one more chance: what `make test` has time for.
 
 With LONG_TESTS=1 it is several times as much: `make test ARGS=--long`. The short form is the beginning of the long one.
-Tests that are marked with `needs_time` take so long that `make test` leaves them out. Where the tests decide about a
-change, chance has a seed that the code itself gives: the same code has the same examples and the same long tests every
-time, and any other code has others.
+Tests that take some seconds are marked with `each_change`: `make test` leaves them out, since people wait for it; each
+change has to pass them. Those that take longer are marked with `needs_time`. Where the tests decide about a change,
+chance has a seed that the code itself gives: the same code has the same examples and the same long tests every time,
+and any other code has others.
 
-| set by                        | is                | long tests   | examples      | seed of chance |
-|-------------------------------|-------------------|--------------|---------------|----------------|
-| nobody: `make test`           |                   | none         | a third       | Hypothesis'    |
-| `.ci/run`                     | ALL_TESTS=third   | one of three | all           | the code       |
-| who wants to have run them    | ALL_TESTS=1       | all          | all           | the code       |
-| `make test ARGS=--long`       | LONG_TESTS=1      | all          | several times | Hypothesis'    |
+| set by                     | is              | `each_change` | `needs_time` | examples      | seed of chance |
+|----------------------------|-----------------|---------------|--------------|---------------|----------------|
+| nobody: `make test`        |                 | none          | none         | a sixth       | Hypothesis'    |
+| `.ci/run`                  | ALL_TESTS=third | all           | one of three | all           | the code       |
+| who wants to have run them | ALL_TESTS=1     | all           | all          | all           | the code       |
+| `make test ARGS=--long`    | LONG_TESTS=1    | all           | all          | several times | Hypothesis'    |
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ HAS_TIME = IS_LONG or DECIDES
 RUNS_ALL = IS_LONG or _ALL_TESTS == "1"
 """Whether every long test is run."""
 
+each_change = pytest.mark.skipif(not HAS_TIME, reason="takes some seconds: `make test ARGS=--long` runs it")
 needs_time = pytest.mark.needs_time
 _PARTS = 3
 
@@ -62,7 +64,7 @@ def extent(short: int, long: int) -> int:
 
 def examples(count: int) -> int:
     """So many of them, where there is time."""
-    return count if HAS_TIME else max(10, count // 3)
+    return count if HAS_TIME else max(10, count // 6)
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.extent import HAS_TIME, extent
+from tests.extent import HAS_TIME, each_change, extent
 from tests.logs import DIRECTORY, Message, append, clean_all, finished, open_log, read_slices, run, save
 
 pytestmark = pytest.mark.usefixtures("at_rest")
@@ -77,6 +77,7 @@ def check(disk: MemoryVfs, messages: list[Message], where: str) -> None:
     assert read_slices(disk, log.view()) == messages + more, where
 
 
+@each_change
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_loss_at_every_operation(seed: int) -> None:
     cleaned = Cleaned(seed)

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, read_journal
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.old_journal import COMMANDS, content, holding, journal_bytes, synced
 
 SYNCED = synced(*COMMANDS)
 WHOLE = journal_bytes(*COMMANDS)
 
 
+@each_change
 @pytest.mark.parametrize("bit", [0, 7])
 def test_no_flipped_bit_makes_a_synced_command_vanish(bit: int) -> None:
     for position in range(len(WHOLE)):

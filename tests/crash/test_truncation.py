@@ -9,7 +9,7 @@ import pytest
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.extent import HAS_TIME, extent
+from tests.extent import HAS_TIME, each_change, extent
 from tests.logs import (
     Message,
     append,
@@ -91,6 +91,7 @@ def check(disk: MemoryVfs, messages: list[Message], where: str) -> Log:
     return log
 
 
+@each_change
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_loss_at_every_operation_of_a_cut(seed: int) -> None:
     follower = Follower(seed)
@@ -130,6 +131,7 @@ def _go_on(log: Log, messages: list[Message]) -> None:
             flush_and_note(log)
 
 
+@each_change
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_loss_at_every_operation_of_a_new_beginning(seed: int) -> None:
     follower = Follower(seed)

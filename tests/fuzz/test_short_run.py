@@ -23,7 +23,7 @@ from penstock.raft.messages import Message
 from penstock.wire import FrameDecoder
 from penstock.wire.bodies import decode_answer_body, decode_request_body
 from tests import hot_modes
-from tests.extent import HAS_TIME
+from tests.extent import HAS_TIME, each_change
 from tests.fuzz import corpus, engine, mutation, shapes, tracing
 from tests.fuzz.hot_runs import patched
 from tests.fuzz.parts import joined, parted
@@ -147,6 +147,7 @@ def test_an_exception_that_nobody_declared_is_a_finding(tmp_path: Path, monkeypa
     assert "IndexError" in _found(_target(_raises), tmp_path, monkeypatch)
 
 
+@each_change
 def test_an_input_that_takes_long_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s of CPU for" in _found(_target(_is_slow), tmp_path, monkeypatch)
 
@@ -229,6 +230,7 @@ def test_the_corpus_is_as_small_as_it_can_be() -> None:
     assert corpus.minimised(inputs, [b"s", b"kind", bytes(corpus.OTHER_BYTES_MAX + 1)]) == [b"s", b"other", b"kind"]
 
 
+@each_change
 def test_what_went_wrong_is_known_afterwards(tmp_path: Path) -> None:
     # An input that no target can take, in a process of its own, as `run` starts one.
     (tmp_path / "alone").write_text(json.dumps(["00"]))

@@ -23,7 +23,7 @@ from penstock.messages import AuthenticateRequest, HelloRequest, MetadataRequest
 from penstock.wire.bodies import refusal_in
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.guarded import PASSWORD, guarded_broker, logged_in
 from tests.integration.raw_client import RawClient, raw_client
 
@@ -172,6 +172,7 @@ async def test_a_token_that_has_expired(broker) -> None:
             pass
 
 
+@each_change
 async def test_who_has_the_login_publishes_through_the_embedded_server_and_nobody_else(broker) -> None:
     file = broker.data_dir / "nats.credentials"
     user, _, password = file.read_text().strip().partition(":")
@@ -338,6 +339,7 @@ def penstock(broker: BrokerProcess, *arguments: str, stdin: str = "") -> subproc
     )
 
 
+@each_change
 def test_users_and_rules_from_the_command_line(broker, tmp_path) -> None:
     token = tmp_path / "billing.token"
     assert penstock(broker, "stream", "create", "orders", "orders.>").returncode == 0

@@ -13,7 +13,7 @@ import penstock
 from penstock import aio
 from penstock.base import limits
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.publishers import connected_to
 from tests.integration.small_disk import small_disk
 
@@ -228,6 +228,7 @@ def test_a_data_directory_of_a_newer_format(tmp_path: Path) -> None:
     _fails(BrokerProcess(tmp_path), "has format 2", "reads up to 1", "upgrade")
 
 
+@each_change
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "x"}', '{"id": "y"}', "\xff"])
 def test_a_data_directory_that_cannot_be_understood(tmp_path: Path, content: str) -> None:
     (tmp_path / "penstock.json").write_bytes(content.encode("latin-1"))

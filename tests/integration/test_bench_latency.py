@@ -33,7 +33,7 @@ from penstock.bench.report import Report, now, read_json, write_json
 from penstock.bench.systems import System, nats_server, variant
 from penstock.bench.worker import run
 from penstock.cli.app import app
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 150.0
 
@@ -45,6 +45,7 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield started
 
 
+@each_change
 @pytest.mark.parametrize(
     ("size", "rate", "seconds"), [(8, 500.0, 0.2), pytest.param(1_000_000, 20.0, 0.3, marks=needs_time)]
 )

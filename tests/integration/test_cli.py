@@ -19,7 +19,7 @@ from penstock.broker.child import ReadyLine, parse_ready, serving
 from penstock.cli.app import app
 from penstock.hot import is_compiled
 from tests.broker_process import running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 90.0
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -193,6 +193,7 @@ def test_what_would_wait_in_vain_for_an_ack_is_said_at_once(run: Run, stream: st
     assert "empty key" in run("publish", f"{stream}.a", "x", "--key", "", code=2).stderr
 
 
+@each_change
 def test_an_envelope_is_published_and_its_ack_shown(run: Run) -> None:
     pytest.importorskip("google.protobuf")
     run("stream", "create", "enveloped", "enveloped.>", "--acks", "envelope")
@@ -245,6 +246,7 @@ def test_a_nats_server_taken_for_a_broker_is_recognised(run: Run, broker: ReadyL
     assert "this is a NATS server" in said
 
 
+@each_change
 def test_reading_nothing_says_why(run: Run, stream: str) -> None:
     assert run("read", stream).stderr == f"no messages: {stream} is empty; --follow waits for what comes\n"
     run("publish", f"{stream}.a", "x", "--count", "3")

@@ -15,7 +15,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from penstock import aio
 from tests.broker_process import eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.integration.test_cluster import another, stream_led_by
@@ -46,6 +46,7 @@ async def check(client: aio.Client, name: str, acks: dict[int, int]) -> None:
     assert len(stored) == len(acks)
 
 
+@each_change
 async def test_sent_again_after_kill_9(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server, running_broker(tmp_path / "data", nats=server.url) as broker:
         async with await broker.client() as client:

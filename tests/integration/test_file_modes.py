@@ -8,8 +8,10 @@ from pathlib import Path
 
 import penstock
 from tests.broker_process import running_broker
+from tests.extent import each_change
 
 
+@each_change
 def test_nothing_in_a_data_directory_is_for_others(tmp_path: Path) -> None:
     data = tmp_path / "volume"
     data.mkdir()

@@ -16,6 +16,7 @@ import penstock
 from penstock import aio
 from penstock.base import limits
 from tests.broker_process import Lines, eventually, running_broker
+from tests.extent import each_change
 from tests.integration.publishers import connected_to
 
 CHILD = str(Path(__file__).parent / "child")
@@ -109,6 +110,7 @@ async def test_whoever_leaves_in_the_middle_of_a_cold_read_leaves_nothing_behind
             await eventually(all_closed, "every file and connection is given back")
 
 
+@each_change
 async def test_a_consumer_at_the_tail_causes_no_block_reads(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client, connected_to(broker.nats_url) as connection:

@@ -23,7 +23,7 @@ from penstock.messages import (
 from penstock.wire import decode_response, encode_checked_request
 from penstock.wire.bodies import refusal_in, request_body
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.raw_client import RawClient, raw_client
 
@@ -89,6 +89,7 @@ async def test_who_was_taken_for_a_broker_makes_no_user_once_there_is_one(tmp_pa
             assert [user.name for user in (await root.users.all()).users] == ["root"]
 
 
+@each_change
 async def test_no_first_user_is_made_while_a_broker_is_away(tmp_path: Path, secret: str) -> None:
     with running_cluster(tmp_path, 3, "--cluster-secret-file", secret) as cluster:
         await cluster.all_live()

@@ -19,7 +19,7 @@ import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker, running_nats
 from tests.cli_process import command, ended, launched
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 
 TIMEOUT_S = 60
@@ -73,6 +73,7 @@ async def filled(js: Any, count: int, *, name: str = "ORDERS", **config: Any) ->
         await asyncio.gather(*publishes)
 
 
+@each_change
 async def test_every_message_is_where_it_was_and_gaps_are_gaps(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 300, max_age=7 * 86_400, duplicate_window=60)

@@ -13,7 +13,7 @@ import penstock
 from penstock import aio
 from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.publishers import connected_to
 
@@ -107,6 +107,7 @@ async def test_a_pause_outlives_the_leader(tmp_path: Path) -> None:
             assert (ack.offset, ack.leader_epoch) == (1, 2)
 
 
+@each_change
 async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("life", "life")
 

@@ -11,7 +11,7 @@ from penstock import StreamExists
 from penstock.broker.metrics import METRICS as OF_BROKER
 from penstock.node.metrics import METRICS as OF_NODE
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, ports_in_a_row
 from tests.integration.publishers import connected_to
 from tests.metrics_page import Page, get, page_of, url_of
@@ -101,6 +101,7 @@ async def test_the_pages_of_a_cluster_say_what_has_happened_there(cluster: Clust
     assert summed(after, "penstock_messages_in_total") > summed(before, "penstock_messages_in_total")
 
 
+@each_change
 async def test_a_new_coordinator_tells_of_groups_that_nobody_asks_for(tmp_path: Path) -> None:
     """Whoever has stopped reading lags most: its lag must not be forgotten with a restart."""
     with running_broker(tmp_path / "data") as broker:

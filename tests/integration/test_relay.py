@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from penstock import aio
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command, ended, launched
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 60
 
@@ -118,6 +118,7 @@ async def test_a_range_and_a_rate(broker: BrokerProcess, client: aio.Client) -> 
     assert took_s >= 0.45, "30 messages at 60 a second"
 
 
+@each_change
 async def test_all_partitions_are_relayed_each_in_its_order(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("parted", "parted.*", partitions=3, partition_by="key")
     for number in range(60):
@@ -133,6 +134,7 @@ async def test_all_partitions_are_relayed_each_in_its_order(broker: BrokerProces
     assert all(offsets == list(range(len(offsets))) for offsets in by_partition.values())
 
 
+@each_change
 async def test_a_loop_is_refused_and_other_streams_are_named(broker: BrokerProcess, client: aio.Client) -> None:
     await with_rows(client, "looping", 3)
     for target in ("looping.a.b", "looping.{2}.{3}", "{subject}"):

@@ -29,7 +29,7 @@ from penstock.messages import MetadataRequest
 from penstock.wire import FrameDecoder, encode_request
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.certificates import Authority, Pair
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.between import Between
 from tests.integration.raw_client import HELLO
 from tests.metrics_page import get, page_of, url_of
@@ -441,6 +441,7 @@ async def test_metrics_are_shown_through_tls_to_those_who_have_no_certificate(
         assert "mistake" not in running.said
 
 
+@each_change
 def test_a_token_that_travels_plain_beside_tls_is_told(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     options = ("--http", "0.0.0.0:0", "--http-token-file", str(tmp_path / "token"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.metrics_page import page_of, url_of
@@ -36,6 +36,7 @@ def check_one(spans: list[Received], number: int, sent_ns: int) -> dict[str, Rec
     return mine
 
 
+@each_change
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 async def test_a_traced_message_gives_spans_and_no_other_does(tmp_path: Path, durability: str) -> None:
     with receiving() as receiver, running_broker(tmp_path / "data", "--otlp-endpoint", receiver.url) as broker:
@@ -91,6 +92,7 @@ async def test_what_is_replicated_says_how_many_have_it(tmp_path: Path) -> None:
             cluster.end()
 
 
+@each_change
 async def test_a_receiver_that_is_away_costs_spans_and_nothing_else(tmp_path: Path) -> None:
     with receiving() as receiver, running_broker(tmp_path / "data", "--otlp-endpoint", receiver.url) as broker:
         receiver.status = 400  # which is not tried again

@@ -15,7 +15,7 @@ import penstock
 from penstock import aio
 from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import extent, needs_time
+from tests.extent import each_change, extent, needs_time
 from tests.integration.clusters import running_cluster
 
 ROUNDS = extent(2, 6)
@@ -90,6 +90,7 @@ async def test_a_killed_broker_begins_where_it_was_told_to(tmp_path: Path) -> No
             await eventually(files_are_gone, "segments are removed")
 
 
+@each_change
 async def test_a_time_is_looked_up_in_every_partition(tmp_path: Path) -> None:
     async with with_orders(tmp_path) as (_, client):
         found = await client.truncate_stream("orders", datetime(2020, 1, 1, tzinfo=UTC))
@@ -119,6 +120,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
             await client.truncate_stream(old, 0, partition=0)
 
 
+@each_change
 async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None:
     async with with_orders(tmp_path) as (broker, client):
 

@@ -17,6 +17,7 @@ from penstock.batch import codec, layout, schema
 from penstock.batch.header import ENDS_RUN, KNOWN_FLAGS, NO_RUN, OF_RUN, PACKING
 from penstock.batch.reader import open_segment
 from tests.batch_samples import MIXED, ROWS, Row, message_of, rows_of, sealed, segment_of, with_header
+from tests.extent import each_change
 
 LARGE = message_of([Row(b"s.%d" % n, b"k" * (n % 5), b"v" * 300, None) for n in range(500)])
 
@@ -207,6 +208,7 @@ print(refused, sound)
 """
 
 
+@each_change
 def test_hostile_value_offsets_never_kill_the_process() -> None:
     # In a process of its own: what goes wrong here is a SIGSEGV, not an exception.
     seed = random.randrange(2**32)

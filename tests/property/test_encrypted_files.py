@@ -14,6 +14,7 @@ from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.encrypted_format import BLOCK_BYTES, PLAIN_BYTES_MAX
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.encryption import encryption_keys
+from tests.extent import examples
 
 _SIZES = st.one_of(
     st.integers(0, 2_000),
@@ -125,5 +126,5 @@ class EncryptedFileModel(RuleBasedStateMachine):
         assert self.file.size() == self.reader.size() == len(self.model)
 
 
-EncryptedFileModel.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+EncryptedFileModel.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
 TestEncryptedFile = EncryptedFileModel.TestCase

@@ -12,7 +12,7 @@ from penstock.messages import Divergence, ReplicaFetchResponse, ReplicaNews
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.unit.replication.model_log import Batch, ModelLog
 
 EPOCH = 5
@@ -83,6 +83,7 @@ class Pair:
             assert following.committed_end <= max(log.log_end, log.log_start)
 
 
+@each_change
 @given(ANSWERS)
 @settings(max_examples=examples(300), deadline=None)
 def test_nothing_that_a_leader_says_stops_its_follower(answers: list[tuple[list[ReplicaNews], bool, bool]]) -> None:

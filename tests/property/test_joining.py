@@ -16,7 +16,7 @@ from penstock.batch.schema import arrow_schema
 from penstock.client.batches import Range, batches_of
 from tests import hot_modes
 from tests.batch_samples import MIXED, ROWS, SMALL, Row, message_of, resealed, with_buffer
-from tests.extent import examples
+from tests.extent import each_change, examples
 
 EVERYTHING = (0, 2**63 - 1)
 BYTES_MAX = 10**9
@@ -100,6 +100,7 @@ def test_gathering_ends_where_a_limit_is(batches: list[list[Row]], data: st.Data
         assert found.end == begins[count]
 
 
+@each_change
 @given(LOGS, st.data())
 @settings(max_examples=examples(200))
 def test_no_damaged_message_is_gathered(batches: list[list[Row]], data: st.DataObject) -> None:

@@ -13,7 +13,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogConfig
 from penstock.commitlog.verifying import verify_log
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.logs import DIRECTORY, append, clean_all, open_log, save
 
 CONFIG = LogConfig(segment_bytes=5000)
@@ -67,6 +67,7 @@ def test_a_sound_log_is_sound(seed: int) -> None:
     assert all_bytes(disk) == before
 
 
+@each_change
 @settings(max_examples=examples(600))
 @given(st.integers(0, 2**32), st.randoms(use_true_random=False), st.integers(1, 255))
 def test_any_other_byte_is_found(seed: int, random: Random, change: int) -> None:

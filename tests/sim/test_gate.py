@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim.run import run_seeds
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 SEEDS = range(5)
 
 
+@each_change
 @pytest.mark.parametrize(
     ("mutant", "brokers"),
     [

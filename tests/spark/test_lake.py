@@ -30,6 +30,7 @@ from penstock.spark.lake_files import LakeWriter, Writing
 from penstock.spark.lake_parquet import ParquetTable
 from penstock.spark.places import Key
 from penstock.spark.places import Position as At
+from tests.extent import each_change
 from tests.spark.test_archive import table_rows
 
 DAY_US = 86_400_000_000
@@ -64,6 +65,7 @@ def table_in(root: Path, table_format: str) -> Table:
     return open_table(root, table_format, arrow_schema(COLUMNS))
 
 
+@each_change
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_commit_is_made_once_and_upon_what_was_there(tmp_path: Path, table_format: str) -> None:
     table, other = table_in(tmp_path, table_format), table_in(tmp_path, table_format)

@@ -15,7 +15,7 @@ import penstock
 from penstock.base.errors import ConfigError
 from penstock.spark import Where, read
 from tests.broker_process import BrokerProcess
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.metrics_page import url_of
 from tests.spark.test_reused_frames import LATE, loaded, two_partitions
 
@@ -85,6 +85,7 @@ def test_options_have_less_fetched(spark: SparkSession, broker: BrokerProcess, h
     assert share["subject"] < 0.05, share
 
 
+@each_change
 def test_a_table_is_planned_with_each_statement_by_its_options(
     client: penstock.Client, spark: SparkSession, options: dict[str, str]
 ) -> None:
@@ -159,6 +160,7 @@ def test_mistakes_of_read_are_told_together() -> None:
         read(cast("SparkSession", None), "a", where={"subject": "a"}, options={"subject": "b"})
 
 
+@each_change
 def test_a_query_takes_no_condition(spark: SparkSession, options: dict[str, str]) -> None:
     stream = spark.readStream.format("penstock").options(**options, where='{"partition": 0}').load()
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()

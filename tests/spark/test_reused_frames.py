@@ -21,7 +21,7 @@ import penstock
 from penstock.spark import read, sessions
 from tests.broker_process import BrokerProcess
 from tests.docs.test_consumer_groups import environment
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 ROWS = 6  # of each partition, on two subjects in turn
@@ -85,6 +85,7 @@ def test_a_session_leaves_the_switch_for_filters_alone() -> None:
     assert PUSH_DOWN not in sessions._DEFAULTS
 
 
+@each_change
 def test_a_filter_narrows_its_own_use_of_a_frame_alone(switched: SparkSession, options: dict[str, str]) -> None:
     frame = loaded(switched, options)
     assert frame.where("offset < 2").count() == 4
@@ -142,6 +143,7 @@ def test_frames_views_and_tables_are_the_same_at_each_use(
         kept.unpersist()
 
 
+@each_change
 def test_what_is_read_with_other_options_is_not_taken_from_a_cache(
     spark: SparkSession, options: dict[str, str]
 ) -> None:
@@ -154,6 +156,7 @@ def test_what_is_read_with_other_options_is_not_taken_from_a_cache(
         kept.unpersist()
 
 
+@each_change
 def test_a_frame_is_what_the_log_held_at_its_first_action(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess
 ) -> None:

@@ -10,11 +10,12 @@ from pyspark.sql import functions as f
 import penstock
 from penstock.spark import run
 from tests.broker_process import BrokerProcess
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.spark.delta import delta_rows
 from tests.spark.test_source import filled
 
 
+@each_change
 def test_a_stream_is_a_table(client: penstock.Client, spark: SparkSession, broker: BrokerProcess) -> None:
     filled(client, "sold", 100, partitions=2)
     spark.sql(

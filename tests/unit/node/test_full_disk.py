@@ -21,6 +21,7 @@ from penstock.messages import (
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH
 from penstock.vfs.faulty import Fault, Kind, Operation
 from penstock.vfs.memory import Keep
+from tests.extent import each_change
 from tests.full_disk import fill
 from tests.unit.node.harness import Broker
 
@@ -55,6 +56,7 @@ def test_what_is_given_up_makes_room_on_a_full_disk(broker: Broker) -> None:
     assert broker.crash().start().values("orders") == [b"after"]
 
 
+@each_change
 def test_a_broker_starts_again_and_again_on_a_full_disk(broker: Broker) -> None:
     fill(broker.vfs)
     for number in range(200):

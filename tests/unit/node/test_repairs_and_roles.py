@@ -11,6 +11,7 @@ from penstock.messages import ReplicaRangeResponse
 from penstock.node import leading, repairs
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
+from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.test_repairs import (
     ROWS,
@@ -86,6 +87,7 @@ def side_files(disk: MemoryVfs) -> list[str]:
     return [name for name in disk.list(segments(disk)[0].rpartition("/")[0]) if ".cut-" in name]
 
 
+@each_change
 def test_what_cannot_be_mended_is_tried_later_each_time_and_leaves_no_copies() -> None:
     brokers = grown()
     for member in brokers.members.values():
@@ -122,6 +124,7 @@ def test_a_place_that_fails_once_is_tried_again_and_told_once(monkeypatch: pytes
     assert values(follower) == tuple(range(ROWS))
 
 
+@each_change
 @pytest.mark.parametrize("ticks", [1, 2, 3])
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_that_is_to_lead_while_it_is_mended_is_mended_afterwards(which: int, ticks: int) -> None:

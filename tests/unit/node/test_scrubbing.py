@@ -9,6 +9,7 @@ from penstock.base.errors import RemoteError
 from penstock.commitlog import LogState
 from penstock.commitlog.verifying import verify_log
 from tests.damage import flip
+from tests.extent import each_change
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
 from tests.unit.node.test_repairs import ROWS, damage, grown, others, replica, values
@@ -135,6 +136,7 @@ def test_damage_that_nobody_came_upon_is_mended() -> None:
     assert sorted(brokers.partition("s").isr) == [1, 2, 3]
 
 
+@each_change
 def test_a_log_that_was_mended_is_looked_through_at_once() -> None:
     """It has damage in another segment, which nobody has come upon; the next pass would come to it in a day."""
     brokers = grown()

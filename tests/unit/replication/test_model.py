@@ -12,6 +12,7 @@ import pytest
 
 from penstock.base.config import Durability
 from penstock.replication import follower, leader, rules, sessions, standing
+from tests.extent import each_change
 from tests.unit.replication.model import Cluster, Violation
 from tests.unit.replication.model_broker import METADATA
 
@@ -254,6 +255,7 @@ MUTATIONS = (
 """The rule that is broken, and from which seed on it soon shows."""
 
 
+@each_change
 @pytest.mark.parametrize(
     ("mutation", "durability", "seed"), MUTATIONS, ids=lambda value: getattr(value, "__name__", "")
 )

@@ -14,6 +14,7 @@ from penstock.sim.plan import make_plan
 from penstock.sim.sent import Message
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
+from tests.extent import each_change
 
 
 def checks_with(*values: bytes, **config) -> tuple[Checks, History]:
@@ -143,6 +144,7 @@ def test_news_of_what_a_power_loss_took_are_late() -> None:
     assert history.known == {1: b"3"}
 
 
+@each_change
 @pytest.mark.parametrize("may_lose", [True, False])
 def test_what_was_committed_and_nobody_heard_of_is_lost_only_with_all_who_had_it(may_lose: bool) -> None:
     world = World(make_plan(2, 3, SLOTS)._replace(operations=(), faults=()))
@@ -183,6 +185,7 @@ def test_what_was_lost_is_forgotten_of_a_damaged_stream_too() -> None:
     assert history.known[look.log_end] == b"new"
 
 
+@each_change
 @pytest.mark.parametrize(
     ("has_it", "counting", "changes_since", "is_lost"),
     [

@@ -12,6 +12,7 @@ from penstock.sim.clients import SLOTS, SPLIT_SLOT
 from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.split import PARTITIONS, WAYS
 from penstock.sim.world import World
+from tests.extent import each_change
 
 SUBJECT = f"s{SPLIT_SLOT}.g1.>"
 QUIET = make_plan(2, 1, SLOTS)._replace(operations=(), faults=(), end_us=8_000_000)
@@ -32,6 +33,7 @@ def ran(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
+@each_change
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way["partition_by"])
 def test_every_partition_gets_messages(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     world = ran(way, monkeypatch)
@@ -50,6 +52,7 @@ def test_without_operations_of_its_own_there_is_no_such_stream() -> None:
     assert (SUBJECT, 0) not in world.checks.histories
 
 
+@each_change
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=lambda way: way["partition_by"])
 def test_some_messages_have_no_key(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     world = ran(way, monkeypatch)

@@ -11,6 +11,7 @@ from penstock.sim.clients import SLOTS
 from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
+from tests.extent import each_change
 
 SUBJECT = "s0.g1.>"
 PUBLISHED = tuple(Operation(2_000_000 + 30_000 * n, Act.PUBLISH, 0, 7 * n) for n in range(400))
@@ -45,12 +46,14 @@ def damage_followers(world: World) -> History:
     return history
 
 
+@each_change
 def test_they_are_mended(world: World) -> None:
     history = damage_followers(world)
     world._live_again()
     assert len(history.damaged) == len(history.mended) == 2
 
 
+@each_change
 def test_it_is_missed_where_they_are_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(_self: Repairs, _partition: Partition) -> str:
         return "it is never mended"

@@ -16,6 +16,7 @@ from penstock.vfs.keys import EncryptionKeys, KeyMissingError, KeyMistakeError, 
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.rewrapping import key_ids, rewrap
 from tests.encryption import encryption_keys
+from tests.extent import each_change
 
 _FIRST_RECORD = form.AREA_BYTES + form.BLOCK_HEADER_BYTES
 
@@ -105,6 +106,7 @@ def test_a_header_that_a_crash_has_cut_short_is_written_anew(left: int, zeros: i
     assert all_of(encrypted(memory).open("f.secret")) == b"new"
 
 
+@each_change
 def test_no_byte_can_be_changed_unnoticed() -> None:
     """Whatever byte is flipped: what is read is what was written, or zeros from a record's begin on."""
     records = [b"a" * 300, b"b" * 10, b"c" * 70_000]
