@@ -69,6 +69,14 @@ class Credentials:
             raise ValueError("expected one line: a token (pst_…), an nkey seed (SU…), or USER:PASSWORD")
         return cls.password(user, password)
 
+    @property
+    def who(self) -> str:
+        """Who logs in, for an error: no secret. OperationalError: the seed is damaged."""
+        if self.is_nkey:
+            return f"the nkey {NkeyClient(self.secret, '').public_key}"
+        user, _, credential_id = self.name.partition("/")
+        return f"user {user!r} with the token {credential_id!r}" if credential_id else f"user {user!r}"
+
     def proof(self, nonce: Callable[[], str]) -> ClientHandshake:
         """One login with it. OperationalError: the seed is damaged."""
         is_nkey = self.is_nkey

@@ -24,6 +24,16 @@ BROKER = "$broker"
 
 PASSWORD_ID = "password"
 
+ADMIN_CREDENTIALS_FILE = "admin.credentials"
+"""In the data directory of the broker whose first start drew the password of the user admin."""
+
+GIVE_CREDENTIALS = (
+    "give credentials (credentials=, --credentials FILE before the command, or PENSTOCK_CREDENTIALS); where no admin "
+    f"password was set, the broker's first start wrote a login into the file {ADMIN_CREDENTIALS_FILE} in its data "
+    "directory"
+)
+"""How an error ends that asks for a login."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*")
 
 

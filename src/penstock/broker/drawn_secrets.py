@@ -23,7 +23,7 @@ from pathlib import Path
 from penstock.access import Credential, CredentialKind, Operation, Rule, User
 from penstock.access.scram import verifier_of
 from penstock.access.secret_files import open_to_others
-from penstock.access.users import PASSWORD_ID
+from penstock.access.users import ADMIN_CREDENTIALS_FILE, PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.node.guarded import GUARDED_PATH
@@ -32,7 +32,6 @@ from penstock.vfs.real import RealVfs, read_whole
 _log = logging.getLogger("penstock.broker")
 
 NAME = "admin"
-FILE = "admin.credentials"
 SECRET_FILE = "cluster.secret"
 NATS_USER = "penstock"
 NATS_FILE = "nats.credentials"
@@ -48,7 +47,7 @@ def first_user(password: str, now_us: int, *, salt: bytes) -> User:
 
 def drawn_password(data_dir: Path) -> tuple[str, bool]:
     """The password in the file of a data directory, made if it is not there; whether it was. OperationalError."""
-    file = data_dir / FILE
+    file = data_dir / ADMIN_CREDENTIALS_FILE
     text, is_new = _drawn(file, f"{NAME}:{secrets.token_urlsafe(24)}")
     name, _, password = text.partition(":")
     if name != NAME or not password:

@@ -28,7 +28,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from penstock.access.handshake import Principal, ServerHandshake
-from penstock.access.users import BROKER
+from penstock.access.users import BROKER, GIVE_CREDENTIALS
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
@@ -276,7 +276,7 @@ class Greeting:
         return isinstance(request, PeerHelloRequest) or self.broker_id is not None
 
 
-_LOG_IN_FIRST = "this cluster has everybody log in, and nobody has: give credentials"
+_LOG_IN_FIRST = f"this cluster asks for a login: {GIVE_CREDENTIALS}"
 _PEER_HELLO_NEXT = "a broker says peer_hello next"
 
 

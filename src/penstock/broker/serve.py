@@ -27,6 +27,7 @@ from types import MappingProxyType
 
 from penstock import __version__
 from penstock.access import User
+from penstock.access.users import ADMIN_CREDENTIALS_FILE
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.config import Encryption
@@ -35,7 +36,7 @@ from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
-from penstock.broker.drawn_secrets import FILE, drawn_password, embedded_password, first_user
+from penstock.broker.drawn_secrets import drawn_password, embedded_password, first_user
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.encryption import encrypted
 from penstock.broker.guarding import ClusterSecret, Guarding
@@ -447,7 +448,8 @@ def _first_user(config: BrokerConfig) -> Callable[[], User] | None:
         password = config.admin_password
         if password is None:
             password, is_new = drawn_password(config.data_dir)
-            _log.info("%s the password of the user admin: %s", "drew" if is_new else "found", config.data_dir / FILE)
+            file = config.data_dir / ADMIN_CREDENTIALS_FILE
+            _log.info("%s the password of the user admin: %s", "drew" if is_new else "found", file)
         return first_user(password, wall_clock().wall_us, salt=secrets.token_bytes(limits.SALT_BYTES))
 
     return make if config.auth else None

@@ -23,11 +23,12 @@ from typing import Any
 import msgspec
 
 from penstock.access.proving import Credentials
+from penstock.access.users import GIVE_CREDENTIALS
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.addresses import parse_server
 from penstock.client.credentials import Show
-from penstock.client.errors import TimedOut, Unavailable, specific
+from penstock.client.errors import TimedOut, Unauthenticated, Unavailable, specific
 from penstock.client.tls import plain, why
 from penstock.messages import AuthenticateRequest, AuthenticateResponse, HelloResponse, Request, Response
 from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session, SessionState
@@ -35,10 +36,6 @@ from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Sessi
 Raw = bytes | bytearray | memoryview
 Dialling = Callable[[str], dict[str, Any]]
 """What asyncio's `create_connection` takes besides, to reach a broker at a host."""
-_NO_CREDENTIALS = (
-    "the broker at {} has everybody log in: give credentials (credentials=, --credentials FILE before the command, or "
-    "PENSTOCK_CREDENTIALS)"
-)
 
 
 class ConnectionLost(Unavailable):
@@ -112,7 +109,11 @@ class Connection(asyncio.BufferedProtocol):
         login = credentials.proof(lambda: secrets.token_urlsafe(24))
         data = login.first()
         while True:
-            answer, _ = await self.call(AuthenticateRequest(mechanism=login.mechanism, data=data), b"", deadline_s)
+            try:
+                answer, _ = await self.call(AuthenticateRequest(mechanism=login.mechanism, data=data), b"", deadline_s)
+            except Unauthenticated as error:
+                text = f"the broker at {self.server} refuses the login of {credentials.who}: {error.message}"
+                raise Unauthenticated(error.code, text, **error.details) from None
             assert isinstance(answer, AuthenticateResponse)
             # Of a password a proof takes a tenth of a second and more.
             take = partial(login.take, answer.data, is_done=answer.is_done)
@@ -342,7 +343,8 @@ async def open_connection(
             hello = await connection.say_hello(deadline_s + 1)
             if hello.mechanisms:
                 if (credentials := show()) is None:
-                    raise RemoteError(ErrorCode.UNAUTHENTICATED, _NO_CREDENTIALS.format(server))
+                    text = f"the broker at {server} asks for a login: {GIVE_CREDENTIALS}"
+                    raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
                 hello = await connection.log_in(credentials, hello, deadline_s)
         is_greeted = True
         return connection, hello

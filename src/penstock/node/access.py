@@ -37,7 +37,7 @@ from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule,
 from penstock.access.handshake import Principal
 from penstock.access.rules import Scope
 from penstock.access.scram import Verifier
-from penstock.access.users import EVERYBODY, PASSWORD_ID
+from penstock.access.users import EVERYBODY, GIVE_CREDENTIALS, PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
@@ -228,8 +228,7 @@ class Access:
         if not self.is_guarded or who == THE_BROKER:
             return None
         if who is None:
-            text = "this cluster has everybody log in: give credentials (--credentials, PENSTOCK_CREDENTIALS)"
-            return RemoteError(ErrorCode.UNAUTHENTICATED, text)
+            return RemoteError(ErrorCode.UNAUTHENTICATED, f"this cluster asks for a login: {GIVE_CREDENTIALS}")
         user = self._image().users.get(who.name)
         if user is None or user.made_index != who.made_index:
             return RemoteError(ErrorCode.UNAUTHENTICATED, f"there is no user {who.name!r} any more")

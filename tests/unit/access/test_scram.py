@@ -243,6 +243,7 @@ def test_what_is_kept_of_a_secret_shows_in_no_text() -> None:
 )
 def test_a_file_of_credentials_says_what_they_are(text, name) -> None:
     assert Credentials.parsed(text).name == name
+    assert Credentials.parsed(text).secret not in Credentials.parsed(text).who
 
 
 @pytest.mark.parametrize("text", ["", "ann", "ann:", "pst_x", "pst_ann_", ":x", "a b:c", "ann:x\nbob:y"])

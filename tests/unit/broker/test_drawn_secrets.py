@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.access.users import ADMIN_CREDENTIALS_FILE
 from penstock.base.errors import OperationalError
 from penstock.broker.drawn_secrets import (
-    FILE,
     NATS_FILE,
     SECRET_FILE,
     drawn_password,
@@ -26,15 +26,16 @@ def test_what_was_drawn_is_found_again_and_only_its_owner_reads_it(tmp_path: Pat
     assert drawn_password(tmp_path) == (password, False)
     assert shared_secret(tmp_path) == shared_secret(tmp_path)
     assert nats_password(tmp_path) == nats_password(tmp_path)
-    assert {(tmp_path / one).stat().st_mode & 0o777 for one in (FILE, SECRET_FILE, NATS_FILE)} == {0o600}
+    files = (ADMIN_CREDENTIALS_FILE, SECRET_FILE, NATS_FILE)
+    assert {(tmp_path / one).stat().st_mode & 0o777 for one in files} == {0o600}
 
 
 @pytest.mark.parametrize("text", ["", "\n", "admin", "admin:", ":password", "eve:password", "\0"])
 def test_a_file_without_a_password_gives_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
+    (tmp_path / ADMIN_CREDENTIALS_FILE).write_text(text)
     with pytest.raises(OperationalError, match="restore it, or delete it"):
         drawn_password(tmp_path)
-    assert (tmp_path / FILE).read_text() == text
+    assert (tmp_path / ADMIN_CREDENTIALS_FILE).read_text() == text
 
 
 @pytest.mark.parametrize("text", ["", "\n", "short"])
