@@ -29,7 +29,7 @@ from nats.errors import Error as NatsError
 from penstock.base.errors import OperationalError
 from penstock.cli.jetstream_config import ORIGIN
 from penstock.client.errors import Unavailable
-from penstock.client.publishing import without_credentials
+from penstock.client.publishing import first_connection, not_connected, without_credentials
 from penstock.client.values import TOMBSTONE_HEADER, Headers, microseconds_of
 
 if TYPE_CHECKING:
@@ -186,11 +186,14 @@ class JetStream:
         """Connect. Unavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._connection.connect(
-                    list(self._urls), name="penstock-import", error_cb=self._complained, **options
+                await first_connection(
+                    self._connection, self._urls, name="penstock-import", error_cb=self._complained, **options
                 )
+        except Unavailable:
+            raise
         except TimeoutError:
-            raise Unavailable(f"no NATS server answers at {self.shown} in time") from None
+            why = f" ({self._complaint})" if self._complaint else ""
+            raise Unavailable(f"{not_connected(self.shown, self._complaint)}{why}") from None
         except (OSError, NatsError) as error:
             raise Unavailable(f"no connection to NATS at {self.shown}: {error}") from None
 

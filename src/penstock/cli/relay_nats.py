@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from penstock.base.errors import OperationalError
 from penstock.client.errors import Unavailable
-from penstock.client.publishing import not_connected, without_credentials
+from penstock.client.publishing import first_connection, not_connected, without_credentials
 
 _PAUSE_S = 0.2
 
@@ -41,8 +41,9 @@ class NatsOutput:
         """Connect. Unavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._connection.connect(
-                    list(self._urls),
+                await first_connection(
+                    self._connection,
+                    self._urls,
                     name="penstock-relay",
                     allow_reconnect=True,
                     max_reconnect_attempts=-1,
@@ -50,6 +51,8 @@ class NatsOutput:
                     disconnected_cb=self._disconnected,
                     **options,
                 )
+        except Unavailable:
+            raise
         except TimeoutError:
             raise Unavailable(f"{not_connected(self._shown, self._why)}{self._why}") from None
         except (OSError, NatsError) as error:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -286,6 +287,8 @@ class Publisher:
                 if self._nats is None or self._nats.is_closed:
                     self._nats = await ended_by_cancel(self._connect(), _give_back)
                 return self._nats
+        except Unavailable:
+            raise
         except TimeoutError:
             raise Unavailable(f"{not_connected(shown, self._last_error)}{self._last_error}") from None
         except (OSError, NatsError) as error:
@@ -304,7 +307,7 @@ class Publisher:
             **self._options,
         }
         try:
-            await connection.connect(list(self.urls), **options)
+            await first_connection(connection, self.urls, **options)
             self._inbox_refusal = self._last_error = ""
             self._inbox = inbox = connection.new_inbox()
             await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
@@ -393,6 +396,28 @@ async def ended_by_cancel(what: Coroutine[Any, Any, T], give_back: Callable[[T],
             await give_back(task.result())
         raise
     return task.result()
+
+
+async def first_connection(
+    connection: NatsClient,
+    urls: Sequence[str],
+    *,
+    error_cb: Callable[[Exception], Awaitable[None]],
+    **options: Any,
+) -> None:
+    """`connection.connect`. Unavailable at once where every server refuses the login; it waits for one that is away."""
+    refusals: deque[bool] = deque(maxlen=len(urls))  # nats-py tries its servers in turn: one attempt at each
+    is_made = False
+
+    async def failed(error: Exception) -> None:
+        await error_cb(error)
+        refusals.append(_is_refusal(str(error)))
+        if not is_made and len(refusals) == refusals.maxlen and all(refusals):
+            shown = ", ".join(map(without_credentials, urls))
+            raise Unavailable(f"{not_connected(shown, str(error))} ({error})")  # nats-py lets it out of `connect`
+
+    await connection.connect(list(urls), error_cb=failed, **options)
+    is_made = True
 
 
 def not_connected(shown: str, why: str) -> str:

@@ -6,13 +6,21 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
+from nats.aio.client import Client as NatsClient
+from nats.errors import Error as NatsError
 
 import penstock
-from penstock.client.publishing import Publisher, ended_by_cancel
+from penstock.cli.jetstream import JetStream
+from penstock.cli.relay_nats import NatsOutput
+from penstock.client.publishing import Publisher, ended_by_cancel, first_connection
 
 INFO = b'INFO {"server_id":"X","version":"2.10.0","max_payload":1000,"headers":true}\r\n'
+PONG = b"PONG\r\n"
+REFUSED = b"-ERR 'Authorization Violation'\r\n"
 
 
 async def test_a_connection_that_is_made_while_the_client_is_closed_is_given_back() -> None:
@@ -69,32 +77,117 @@ async def test_a_refused_inbox_is_seen_though_a_ping_overtakes_the_subscription(
         await publisher.close()
 
 
-async def test_a_refusal_is_told_though_a_reset_comes_after_it() -> None:
-    """A server that closes a connection with unread bytes resets it, and what it said may be lost the second time."""
-    connections = 0
+@contextlib.asynccontextmanager
+async def nats_server(*answers: bytes | None) -> AsyncIterator[tuple[str, list[asyncio.Task[None]]]]:
+    """The URL of a server that answers the first PING of each connection with the next of these, the last one again and
+    again; None: it resets the connection. And the connections that were made.
+    """
+    connections: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
+        answer = answers[min(len(connections), len(answers) - 1)]
+        task = asyncio.current_task()
+        assert task is not None
+        connections.append(task)
         writer.write(INFO)
-        if connections == 1:
-            while await reader.readline() != b"PING\r\n":
-                pass
-            writer.write(b"-ERR 'Authorization Violation'\r\n")
-            writer.close()
-        else:
+        if answer is None:
             await reader.readline()
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
+            return
+        while (line := await reader.readline()) and line != b"PING\r\n":
+            pass
+        writer.write(answer)
+        while answer == PONG and (line := await reader.readline()):
+            if line == b"PING\r\n":
+                writer.write(PONG)
+        writer.close()
+        await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, asyncio.timeout(10):
+    async with server:
         host, port = server.sockets[0].getsockname()
-        publisher = Publisher([f"nats://{host}:{port}"], "test", {"reconnect_time_wait": 0.01})
-        with pytest.raises(penstock.Unavailable, match="asks for a login"):
-            await publisher.publish("s", b"x", None, timeout_s=0.5)
+        yield f"nats://{host}:{port}", connections
+        await asyncio.gather(*connections, return_exceptions=True)  # the client has gone
+
+
+async def _published(*urls: str, timeout_s: float = 60.0, **options: object) -> None:
+    publisher = Publisher(urls, "test", {"reconnect_time_wait": 0.01, **options})
+    try:
+        await publisher.publish("s", b"x", None, timeout_s=timeout_s)
+    finally:
         await publisher.close()
-    assert connections > 1
+
+
+async def _relayed(*urls: str) -> None:
+    output = NatsOutput(urls, 60.0)
+    try:
+        await output.open({"reconnect_time_wait": 0.01})
+    finally:
+        await output.close()
+
+
+async def _imported(*urls: str) -> None:
+    js = JetStream(urls, None, 60.0)
+    try:
+        await js.open({"reconnect_time_wait": 0.01})
+    finally:
+        await js.close()
+
+
+@pytest.mark.parametrize("connect", [_published, _relayed, _imported])
+async def test_a_login_that_every_server_refuses_is_told_at_once(connect: Callable[..., Awaitable[None]]) -> None:
+    async with asyncio.timeout(10), nats_server(REFUSED) as (one, at_one), nats_server(REFUSED) as (other, at_other):
+        with pytest.raises(penstock.Unavailable, match=r"asks for a login that it did not get \(.*Authorization Viol"):
+            await connect(one, other)
+    assert (len(at_one), len(at_other)) == (1, 1)
+
+
+@pytest.mark.parametrize("connect", [_published, _relayed, _imported])
+async def test_a_refusal_is_told_though_a_reset_came_before_it(connect: Callable[..., Awaitable[None]]) -> None:
+    """A server that closes a connection with unread bytes resets it, and what it said may be lost."""
+    async with asyncio.timeout(10), nats_server(None, REFUSED) as (url, connections):
+        with pytest.raises(penstock.Unavailable, match="asks for a login"):
+            await connect(url)
+    assert len(connections) == 2
+
+
+@pytest.mark.parametrize("connect", [_relayed, _imported])
+async def test_a_server_that_refuses_the_login_does_not_hide_one_that_takes_it(
+    connect: Callable[..., Awaitable[None]],
+) -> None:
+    async with asyncio.timeout(10), nats_server(REFUSED) as (one, _), nats_server(PONG) as (other, connections):
+        await connect(one, other)
+    assert len(connections) == 1
+
+
+async def test_a_server_that_is_not_reached_is_waited_for_beside_one_that_refuses() -> None:
+    async with asyncio.timeout(10), nats_server(REFUSED) as (one, at_one), nats_server(None) as (other, at_other):
+        with pytest.raises(penstock.Unavailable, match="asks for a login"):
+            await _published(one, other, timeout_s=0.5)
+    assert len(at_one) > 1
+    assert len(at_other) > 1
+
+
+async def test_a_login_that_is_refused_later_is_told_and_raises_nothing() -> None:
+    told: list[str] = []
+
+    async def tell(error: Exception) -> None:
+        told.append(str(error))
+
+    class Kept(NatsClient):
+        """nats-py, whose error callback can be called here: by itself it leaves a transport open where that happens."""
+
+        async def connect(self, *args: Any, **options: Any) -> None:
+            self.failed = options["error_cb"]
+            await super().connect(*args, **options)
+
+    connection = Kept()
+    async with asyncio.timeout(10), nats_server(PONG) as (url, _):
+        await first_connection(connection, [url], error_cb=tell)
+        await connection.failed(NatsError("nats: 'Authorization Violation'"))
+        await connection.close()
+    assert told == ["nats: 'Authorization Violation'"]
 
 
 async def test_what_swallows_a_cancel_is_cancelled_again_and_what_comes_of_it_is_given_back() -> None:
