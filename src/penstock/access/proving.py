@@ -69,14 +69,6 @@ class Credentials:
             raise ValueError("expected one line: a token (pst_…), an nkey seed (SU…), or USER:PASSWORD")
         return cls.password(user, password)
 
-    @property
-    def who(self) -> str:
-        """Who logs in, for an error: no secret. OperationalError: the seed is damaged."""
-        if self.is_nkey:
-            return f"the nkey {NkeyClient(self.secret, '').public_key}"
-        user, _, credential_id = self.name.partition("/")
-        return f"user {user!r} with the token {credential_id!r}" if credential_id else f"user {user!r}"
-
     def proof(self, nonce: Callable[[], str]) -> ClientHandshake:
         """One login with it. OperationalError: the seed is damaged."""
         is_nkey = self.is_nkey
@@ -126,6 +118,14 @@ class _NkeyProof:
 
     def check(self, final: bytes) -> None:
         """A broker proves nothing where an nkey is shown: TLS says whom one speaks to."""
+
+
+def shown_name(credentials: Credentials) -> str:
+    """The user, token or nkey that logs in, without its secret. OperationalError: the seed is damaged."""
+    if credentials.is_nkey:
+        return f"the nkey {NkeyClient(credentials.secret, '').public_key}"
+    user, _, credential_id = credentials.name.partition("/")
+    return f"user {user!r} with the token {credential_id!r}" if credential_id else f"user {user!r}"
 
 
 def token_text(user: str, credential_id: str, secret: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.access.proving import Credentials
+from penstock.access.proving import Credentials, shown_name
 from penstock.access.users import GIVE_CREDENTIALS
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 answer, _ = await self.call(AuthenticateRequest(mechanism=login.mechanism, data=data), b"", deadline_s)
             except Unauthenticated as error:
-                text = f"the broker at {self.server} refuses the login of {credentials.who}: {error.message}"
+                text = f"the broker at {self.server} refuses the login of {shown_name(credentials)}: {error.message}"
                 raise Unauthenticated(error.code, text, **error.details) from None
             assert isinstance(answer, AuthenticateResponse)
             # Of a password a proof takes a tenth of a second and more.

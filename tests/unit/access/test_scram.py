@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.access import scram
 from penstock.access.handshake import MECHANISMS, Principal, ServerHandshake
 from penstock.access.nkeys import NkeyClient, public_key_mistake
-from penstock.access.proving import Credentials, token_text
+from penstock.access.proving import Credentials, shown_name, token_text
 from penstock.access.scram import ScramClient, ScramServer, Verifier, verifier_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -243,7 +243,7 @@ def test_what_is_kept_of_a_secret_shows_in_no_text() -> None:
 )
 def test_a_file_of_credentials_says_what_they_are(text, name) -> None:
     assert Credentials.parsed(text).name == name
-    assert Credentials.parsed(text).secret not in Credentials.parsed(text).who
+    assert Credentials.parsed(text).secret not in shown_name(Credentials.parsed(text))
 
 
 @pytest.mark.parametrize("text", ["", "ann", "ann:", "pst_x", "pst_ann_", ":x", "a b:c", "ann:x\nbob:y"])
