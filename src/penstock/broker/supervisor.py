@@ -23,11 +23,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from penstock.access.users import ADMIN_CREDENTIALS_FILE
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
 from penstock.broker.drawn_secrets import (
-    FILE,
     SECRET_FILE,
     drawn_password,
     embedded_password,
@@ -101,7 +101,7 @@ class _Supervisor:
             secret = shared_secret(folder.path)  # once they have proved it to each other they ask for it at every start
         if config.auth and password is None:
             password = drawn_password(folder.path)[0]
-            _log.info("the password of the user admin is in %s", folder.path / FILE)
+            _log.info("the password of the user admin is in %s", folder.path / ADMIN_CREDENTIALS_FILE)
         return [replace(one, cluster_secret=secret, admin_password=password) for one in configs]
 
     def _told_to_stop(self) -> None:
