@@ -411,3 +411,24 @@ def test_a_cluster_is_told_what_it_lacks(tmp_path) -> None:
     assert "cluster_secret_file" in broker.said
     assert "admin_password_file" in broker.said
     broker.end()
+
+
+@needs_time
+def test_the_password_of_the_first_administrator_is_long_enough_and_a_later_start_says_that_it_is_ignored(
+    tmp_path,
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("x\n")
+    file.chmod(0o600)
+    broker = BrokerProcess(tmp_path / "data", "--auth", "--admin-password-file", str(file))
+    broker.launch()
+    try:
+        assert broker.wait() == 2
+        assert "--admin-password-file: the password has 1 characters; take 8 at least" in broker.said
+    finally:
+        broker.end()
+    file.write_text(f"{PASSWORD}\n")
+    with running_broker(tmp_path / "data", "--auth", "--admin-password-file", str(file)) as broker:
+        assert "is ignored" not in broker.said
+        broker.restart()
+        broker.logged("--admin-password-file is ignored: there are users already")

@@ -233,7 +233,15 @@ async def test_what_is_open_on_this_machine_is_worse_where_users_have_to_log_in(
 async def test_where_users_have_to_log_in_so_they_have_at_the_embedded_server(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data", "--auth") as broker:
         code, findings = await examine(broker.client_address, *_as_admin(broker))
-        assert ("ok", "nobody gets in without credentials") in told(findings, "NATS permissions")
+        assert told(findings, "NATS permissions") == [
+            ("ok", "the brokers' own user may hear every stream's subject, and answer"),
+            ("ok", "nobody gets in without credentials"),
+        ]
+        assert told(findings, "JetStream") == [("ok", "not enabled in this account")]
+        _, findings = await examine(broker.client_address, *_as_admin(broker), "--nats", broker.nats_url)
+        assert ("ok", "the brokers' own user may hear every stream's subject, and answer") not in told(
+            findings, "NATS permissions"
+        )
         assert told(findings, "credentials") == [("ok", "none expires")]
         assert told(findings, "certificates") == []
         assert code == 0

@@ -48,6 +48,13 @@ def user_name_mistake(name: str) -> str | None:
     return None
 
 
+def password_mistake(password: str) -> str | None:
+    """Why that password is not taken for a new login; None if it is."""
+    if len(password) < limits.PASSWORD_CHARS_MIN:
+        return f"the password has {len(password)} characters; take {limits.PASSWORD_CHARS_MIN} at least"
+    return None
+
+
 class CredentialKind(StrEnum):
     """How somebody proves who they are."""
 

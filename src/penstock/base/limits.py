@@ -79,6 +79,7 @@ RULES_PER_USER_MAX = 256
 JUDGED_USERS_MAX = 1_000  # of whom a broker keeps what their rules come to
 JUDGED_STREAMS_MAX = 20_000  # of each of them
 SALT_BYTES = 16
+PASSWORD_CHARS_MIN = 8
 PASSWORD_ITERATIONS = 600_000  # some 0.15 s of whoever tries a password; brokers do none of it
 USERS_PER_ANSWER_MAX = 200
 CLUSTER_SECRET_CHARS_MIN = 32

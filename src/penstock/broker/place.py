@@ -16,14 +16,18 @@ contradicts it ends the start, before anything is changed and before anybody is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
+from penstock.access.users import password_mistake
 from penstock.base.addresses import is_address, parse_address
 from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig
 from penstock.broker.config_checks import beyond_reach, unprotected
 from penstock.broker.data_dir import DataDir
+from penstock.node.guarded import GUARDED_PATH
 from penstock.node.known import Known
 
 _KNOWN = "the data directory"
@@ -55,6 +59,21 @@ def settled(config: BrokerConfig, data_dir: DataDir, known: Known | None) -> Bro
     if mistakes:
         raise ConfigError(mistakes)
     return config
+
+
+def admin_password_advice(config: BrokerConfig, data_dirs: Iterable[Path]) -> str:
+    """What to log where the password of the user admin was given, and there are users; empty: nothing.
+
+    ConfigError: the user admin is to be made, and the password is too short.
+    """
+    password, origin = config.admin_password, config.origins.get("admin_password")
+    if password is None or origin is None:  # the supervisor of several brokers has drawn one
+        return ""
+    if any((one / GUARDED_PATH).exists() for one in data_dirs):
+        return f"{origin} is ignored: there are users already; `penstock user rotate admin` changes the password"
+    if (mistake := password_mistake(password)) is not None:
+        raise ConfigError([f"{origin}: {mistake}"])
+    return ""
 
 
 def _other_cluster(config: BrokerConfig, data_dir: DataDir, others: frozenset[BrokerId]) -> str:

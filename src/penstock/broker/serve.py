@@ -47,7 +47,7 @@ from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.observed import Observed, exporter_of
 from penstock.broker.patience import LOOK_S, Patience
 from penstock.broker.peers import Peers
-from penstock.broker.place import is_alone, settled
+from penstock.broker.place import admin_password_advice, is_alone, settled
 from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import plain_beyond_reach, voters_advice
@@ -208,6 +208,8 @@ async def _serve(
     try:
         running.known = known_brokers(RealVfs(config.data_dir))
         config = settled(config, running.data_dir, running.known)
+        if advice := admin_password_advice(config, [config.data_dir]):
+            _log.info("%s", advice)
         if is_alone(config, running.known) and "id" in config.origins:
             _log.info(
                 "broker %d is a cluster of its own, with one broker; to be one of several, start it with an empty data "

@@ -37,6 +37,7 @@ from penstock.broker.handed import Handed
 from penstock.broker.keeper import Keeper, State
 from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
 from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.place import admin_password_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 
@@ -94,6 +95,7 @@ class _Supervisor:
         config = self.config
         configs, remembered = planned(config, folder.remembered)
         folder.remember(remembered)
+        admin_password_advice(config, [one.data_dir for one in configs])  # each broker logs it
         if config.voters or config.join:  # then it is said what all machines know
             return configs
         secret, password = config.cluster_secret, config.admin_password

@@ -100,12 +100,15 @@ def doctor(
 
     It changes nothing, and publishes into no stream.
 
+    An administrator on the machine of a broker needs no --as for the brokers' login to its embedded nats-server: the
+    broker tells it.
+
     The exit code is 1 if something failed.
     """
     from penstock.base.errors import ConfigError
     from penstock.broker.nats_credentials import TlsFiles
     from penstock.doctor.findings import Result, worst
-    from penstock.doctor.identities import parse_identities
+    from penstock.doctor.identities import parse_identities, with_login_of_broker
 
     who = parse_identities(identities or [])
     tls = TlsFiles(nats_tls_ca, nats_tls_cert, nats_tls_key)
@@ -117,6 +120,7 @@ def doctor(
         users = client.users.all(timeout=seconds)
         findings = list(_of_cluster(ctx, home, infos, users, timeout, data_dir or []))
         at = _nats_at(client, home, nats, tls, seconds, has_users=users.is_guarded)
+        who = with_login_of_broker(who, client.nats_urls if nats is None else ())
         findings += _of_nats(at, who, infos)
     if as_json:
         output.print_json({"result": worst(findings), "findings": findings})

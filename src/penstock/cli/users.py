@@ -42,7 +42,6 @@ app = typer.Typer(
 )
 
 NONE = "none"
-_MIN_PASSWORD_CHARS = 8
 
 _NewUser = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
 _User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", autocompletion=complete_user)]
@@ -342,8 +341,10 @@ def _password(user: str, file: Path | None) -> str:
         password = getpass.getpass(f"Password for {user}: ")
         if getpass.getpass("Again: ") != password:
             raise ValueError("the two passwords are not the same; nothing was done")
-    if len(password) < _MIN_PASSWORD_CHARS:
-        raise ValueError(f"the password has {len(password)} characters; take {_MIN_PASSWORD_CHARS} at least")
+    from penstock.access.users import password_mistake
+
+    if (mistake := password_mistake(password)) is not None:
+        raise ValueError(mistake)
     return password
 
 

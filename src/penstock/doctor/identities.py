@@ -7,19 +7,20 @@
 | `other`     | anybody else                         | hears no stream, and publishes into none                  |
 | `operator`  | whoever may list JetStream's streams | nothing: it is used, and not judged                       |
 
+Where a broker tells an administrator the login to its embedded nats-server, that is tried as `penstock`.
 A file holds a NATS credentials (`.creds`), an nkey seed, or one line: `user:password`, or a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import subject_mistake
-from penstock.broker.nats_credentials import Credentials, read_credentials
+from penstock.broker.nats_credentials import Credentials, parse_nats_urls, read_credentials
 
 
 class Role(StrEnum):
@@ -56,6 +57,18 @@ def parse_identities(texts: Iterable[str]) -> list[Identity]:
     if mistakes:
         raise ConfigError(mistakes)
     return found
+
+
+def with_login_of_broker(identities: Sequence[Identity], nats_urls: Sequence[str]) -> list[Identity]:
+    """With the login that a broker tells administrators on its machine, unless the brokers' user was given.
+
+    `nats_urls`: as the broker says them; that of an embedded nats-server has a login.
+    """
+    logins = [one for one in parse_nats_urls(",".join(nats_urls)) if one.user is not None] if nats_urls else []
+    if not logins or any(one.role is Role.PENSTOCK for one in identities):
+        return list(identities)
+    credentials = Credentials(user=logins[0].user, password=logins[0].password)
+    return [Identity(Role.PENSTOCK, "the brokers' own user", credentials), *identities]
 
 
 def _identity(text: str) -> Identity:

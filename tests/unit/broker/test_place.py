@@ -12,7 +12,8 @@ from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.data_dir import DataDir, take_data_dir
-from penstock.broker.place import is_alone, settled
+from penstock.broker.place import admin_password_advice, is_alone, settled
+from penstock.node.guarded import GUARDED_PATH
 from penstock.node.known import Known
 
 THREE = "1@127.0.0.1:7001,2@127.0.0.1:7002,3@127.0.0.1:7003"
@@ -109,3 +110,21 @@ def test_an_address_that_is_none_ends_no_start(data_dir: DataDir, bad: str) -> N
 def test_an_address_that_the_others_do_not_reach_is_refused(data_dir: DataDir) -> None:
     text = refused(data_dir, REMOTE, nats="h", listen="127.0.0.1:7422")
     assert "this broker is at 127.0.0.1:7422, where they, at 10.0.0.1:7422, do not find it" in text
+
+
+def test_a_short_password_of_the_first_administrator_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("1234567\n")
+    short = config(auth=True, admin_password_file=str(file))
+    with pytest.raises(ConfigError, match=r"^--admin-password-file: the password has 7 characters; take 8 at least$"):
+        admin_password_advice(short, [tmp_path])
+    file.write_text("12345678\n")
+    assert admin_password_advice(config(auth=True, admin_password_file=str(file)), [tmp_path]) == ""
+    assert admin_password_advice(config(auth=True), [tmp_path]) == ""
+
+
+def test_where_there_are_users_the_password_of_the_first_one_is_ignored_and_that_is_told(tmp_path: Path) -> None:
+    (tmp_path / GUARDED_PATH).touch()
+    told = admin_password_advice(config(auth=True, admin_password="short"), [tmp_path / "none", tmp_path])
+    assert told.startswith("--admin-password is ignored: there are users already")
+    assert admin_password_advice(config(auth=True), [tmp_path]) == ""
