@@ -45,13 +45,15 @@ class Copied(NamedTuple):
 @clearly
 def backup(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to: a new folder, or an earlier backup.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the backup: a new one, or that of an earlier backup.")
+    ],
     streams: Annotated[
         list[str] | None,
         typer.Option(
             "--stream",
             metavar="NAME",
-            help="Only this stream; may be given several times.  Default: all.",
+            help="Back up only this stream.  May be repeated.  Default: all.",
             autocompletion=complete_stream,
         ),
     ] = None,
@@ -60,18 +62,18 @@ def backup(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Copy what is committed in streams into a folder, with their configs and where groups are in them.
+    """Copy the committed messages of streams into a folder, with the streams' configs and the offsets of groups.
 
-    The same folder again gets what has come since. It can be interrupted: what is whole stays, and the next run goes
-    on there. Streams are used meanwhile as ever.
+    Run it again with the same folder to add the messages that came since. You can interrupt it: complete files are
+    kept, and the next run continues. Streams stay in use meanwhile.
 
     Files are Arrow streams of the log's own batches, each with its checksum; a manifest has the SHA-256 of each file.
-    `penstock verify DIR` verifies all of it without a broker, `penstock restore DIR` makes streams of it.
+    `penstock verify DIR` verifies a backup without a broker. `penstock restore DIR` makes streams from it.
 
-    Without --stream users are kept, too, with what checks their passwords and tokens, and what they may do. The folder
-    is as secret as all that is in it, and for its owner alone (0700): rows of encrypted streams are plain there.
+    Without --stream the backup includes users: their rules, and the hashes that check their passwords and tokens. Only
+    you can read the folder (mode 0700). Keep it secret: messages of encrypted streams are not encrypted there.
 
-    What was compacted, has expired or was purged since an earlier run stays in the files.
+    Messages that a stream has since compacted, expired or purged stay in the backup.
     """
     from penstock.cli import backup_files
 

@@ -39,9 +39,9 @@ _As = Annotated[
     typer.Option(
         "--as",
         metavar="ROLE:FILE[:SUBJECT,…]",
-        help="Try what NATS allows whom: penstock (the brokers), publisher (with its own subjects), other, or operator "
-        "(who may list JetStream's streams).  FILE: NATS credentials, an nkey seed, or one line user:password.  May be "
-        "repeated.",
+        help="Test what NATS allows a user.  FILE: the user's login: NATS credentials, an nkey seed, or one line "
+        "user:password.  ROLE: penstock (the brokers' user), publisher (SUBJECT,…: its own subjects), other, or "
+        "operator (a user that may list JetStream's streams).  May be repeated.",
     ),
 ]
 _Nats = Annotated[
@@ -83,10 +83,10 @@ def doctor(
         typer.Option(
             "--data-dir",
             metavar="DIR",
-            help="Of a broker on this machine: look at its disk and limits.  May be repeated.",
+            help="Data directory of a broker on this machine: check its disk and its limits, too.  May be repeated.",
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail also if there is something to warn of.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also after a warning.")] = False,
     as_json: Json = False,
     nats: _Nats = None,
     nats_tls_ca: _NatsCa = None,
@@ -96,14 +96,14 @@ def doctor(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Look at a live system: brokers, replicas, clocks, configs, NATS permissions; say what is wrong and what to do.
+    """Check a running cluster: brokers, replicas, clocks, configs, NATS permissions. Print problems and remedies.
 
-    It changes nothing, and publishes into no stream.
+    The command changes nothing, and publishes into no stream.
 
-    An administrator on the machine of a broker needs no --as for the brokers' login to its embedded nats-server: the
-    broker tells it.
+    For the embedded nats-server of a broker on this machine an administrator needs no --as penstock: the broker tells
+    the login.
 
-    The exit code is 1 if something failed.
+    The exit code is 1 if a check failed.
     """
     from penstock.base.errors import ConfigError
     from penstock.broker.nats_credentials import TlsFiles

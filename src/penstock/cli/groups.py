@@ -135,7 +135,8 @@ def reset(
         typer.Option(
             "--to",
             metavar="PLACE",
-            help="earliest, latest, an offset, an age such as 30s or '5m ago', or a time (UTC, if it names no zone).",
+            help="Where the group continues: earliest, latest, an offset, an age such as 30s or '5m ago', or a time "
+            "(UTC, if it names no zone).",
         ),
     ],
     partition: Annotated[
@@ -144,19 +145,21 @@ def reset(
             "--partition",
             metavar="N",
             min=0,
-            help="Only this partition; an offset needs one where there are several.  Default: all.",
+            help="Reset only this partition.  Default: all.  Needed where --to is an offset and the stream has several "
+            "partitions.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where it would be, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Have a group go on elsewhere in a stream. Asks first.
+    """Set the offsets of a consumer group in a stream. Asks first.
 
-    Stop its consumers before: a group that has members is refused. One that was killed is a member for 10 s yet.
+    Stop the group's consumers first: the command fails while the group has members. A consumer that was killed remains
+    a member for 10 s.
     """
     place = _place(to)
     in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --to an offset in that range")

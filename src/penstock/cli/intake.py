@@ -20,11 +20,11 @@ def pause(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Have nobody listen for a stream until it is resumed.
+    """Pause a stream: brokers do not subscribe to its subject until it is resumed.
 
-    Nothing is stored, and publishers hear that nobody is there ("no responders"), unless somebody else listens.
+    The stream stores no messages. Publishers get "no responders", unless another subscriber is there.
 
-    Readers go on, and so does retention. One that was read-only is that no longer.
+    Reads and retention go on. A paused stream is no longer read-only.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         before = client.stream(stream, timeout=seconds)

@@ -26,20 +26,23 @@ _WEIGHTS_MAX = 100  # nats-server counts in whole percents
 @clearly
 def nats_config(
     ctx: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="STREAM…", help="The streams that nats-server is to part.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="STREAM…", help="Streams whose partition nats-server is to choose.")
+    ],
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Print the subject mapping for nats-server.conf that parts a stream's messages in nats-server.
+    """Print a subject mapping for nats-server.conf that has nats-server choose the partition of each message.
 
-    Each message then goes to the leader of its partition alone, and no broker takes what it does not keep. By tokens, a
-    token keeps its partition: nats-server hashes all that a wildcard of the subject stands for. On a subject without
-    wildcards, chance decides.
+    Each message then goes only to the leader of its partition. On a subject with wildcards nats-server hashes the
+    tokens at the wildcards: messages with the same tokens are in the same partition, in order. On a subject without
+    wildcards it chooses by chance, and the messages of a key are in no order.
 
-    It is for streams made with --partition-by mapped, or publisher on a subject without wildcards; there keys lose
-    their order, as chance decides. Put it at the top of nats-server.conf, or into an account, and reload nats-server.
-    It takes one such block, of several the last: name all streams at once. Other subscribers see the mapped subject.
+    The streams must be made with --partition-by mapped; or with publisher, on a subject without wildcards.
+
+    Put the mapping at the top of nats-server.conf, or into an account, and reload nats-server. It uses only the last
+    block of mappings: name all streams in one command. Other subscribers see the mapped subject.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [client.stream(name, timeout=seconds) for name in names]

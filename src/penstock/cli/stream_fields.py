@@ -72,7 +72,7 @@ FIELDS = (
         "max_messages",
         "--max-messages",
         "N",
-        "Keep the last N messages, as offsets count them.",
+        "Keep the last N offsets of each partition; a compacted stream has fewer messages there.",
         _count,
         unlimited=True,
     ),
@@ -80,7 +80,7 @@ FIELDS = (
         "max_bytes",
         "--max-bytes",
         "SIZE",
-        "Keep about so many bytes, such as 10GiB.",
+        "Keep about this many bytes of each partition, such as 10GiB.",
         parse_bytes,
         format_exact_bytes,
         unlimited=True,
@@ -89,8 +89,9 @@ FIELDS = (
         "retain",
         "--retain",
         "|".join(Retain),
-        "What these three may delete: 'limits', all that is beyond them; 'until-archived', of that only what each "
-        "archive has reported that it has; and nothing before one did.",
+        "When --max-age, --max-messages and --max-bytes delete a message: 'limits', once it is beyond a limit; "
+        "'until-archived', once it is beyond a limit and every archive has reported that it stored the message. With "
+        "'until-archived' nothing is deleted before an archive has reported.",
         _one_of(*Retain),
     ),
     Field(
@@ -100,38 +101,43 @@ FIELDS = (
         "acks",
         "--acks",
         "|".join(Acks),
-        "Who gets acks: 'reply', every message with a reply subject; 'envelope', only messages in an envelope.",
+        "Which messages are acked: 'reply', those with a reply subject; 'envelope', only those in an envelope; "
+        "'never', none.",
         _one_of(*Acks),
     ),
     Field(
         "durability",
         "--durability",
         "|".join(Durability),
-        "When a message is acked: 'fsync', once it is on the disk; 'os', once it is in the page cache; 'auto', as "
-        "'fsync' with one replica in sync, as 'os' with several: then all that are in sync have it there.",
+        "When a message is acked: 'fsync', once it is on the disk; 'os', once it is in the page cache; 'auto', like "
+        "'os' while several replicas are in sync, else like 'fsync'. All replicas in sync have an acked message.",
         _one_of(*Durability),
     ),
     Field(
         "partitions",
         "--partitions",
         "N",
-        "So many logs, each in order of its own; --partition-by says which gets a message.",
+        "The number of partitions. Each is a log with an order of its own; --partition-by chooses the partition of a "
+        "message.",
         _count,
     ),
     Field(
         "partition_by",
         "--partition-by",
         "HOW",
-        "How a message finds its partition: 'publisher', 0 is on the subject, N on subject.N; 'mapped', the same but "
-        "for 0, which is on subject.0 (see `penstock nats-config`); 'group', by chance; 'key', by the hash of its key; "
-        "'token:N', by that of the Nth token of its subject, from 1; 'range' or 'range:N', by --range-bounds.",
+        "What chooses the partition of a message: 'publisher', the publisher, who publishes on SUBJECT for partition "
+        "0 and on SUBJECT.N for partition N; 'key', the hash of its key; 'token:N', the hash of the Nth token of its "
+        "subject (the first is 1); 'range', its key and --range-bounds; 'range:N', the Nth token and --range-bounds; "
+        "'group', chance; 'mapped', a subject mapping in nats-server, to SUBJECT.0, SUBJECT.1, … (see `penstock "
+        "nats-config`).",
         _split,
     ),
     Field(
         "range_bounds",
         "--range-bounds",
         "KEY,KEY…",
-        "With --partition-by range: the first key of each partition but 0, such as g,n,t for four.",
+        "With --partition-by range: the first key of partition 1, of partition 2, and so on: g,n,t makes four "
+        "partitions.",
         lambda text: tuple(text.split(",")),
         ",".join,
     ),
@@ -139,7 +145,7 @@ FIELDS = (
         "group",
         "--group",
         "NAME",
-        "Streams of one group share what is published: each message goes to one of them, by chance.",
+        "The streams of a group are one NATS queue group: each message is stored by one of them, by chance.",
         str,
         unlimited=True,
         nothing="it gets everything",
@@ -148,35 +154,36 @@ FIELDS = (
         "replicas",
         "--replicas",
         "N",
-        "So many brokers hold each partition.",
+        "The number of brokers that hold each partition.",
         _count,
-        default="3, or as many as the cluster has brokers, with those that are away",
+        default="3, or the number of brokers of the cluster if that is less; brokers that are away count",
     ),
     Field(
         "observers",
         "--observers",
         "N",
-        "So many further brokers hold a copy of each partition for readers; they never lead, and no ack waits.",
+        "The number of further brokers that hold a copy of each partition for readers. They never lead, and no ack "
+        "waits for them.",
         _count,
     ),
     Field(
         "min_isr",
         "--min-isr",
         "N",
-        "So many of them must have a message before it is acked.",
+        "The number of replicas that must have a message before it is acked.",
         _count,
         default="half of the replicas, rounded up",
     ),
     _switch(
         "allow_unclean_election",
         "--allow-unclean-election",
-        "Whether a replica that lacks acked messages may lead rather than none.",
+        "Whether a replica out of sync may become leader if no other can: acked messages may be lost.",
     ),
     Field(
         "dedup_window_ms",
         "--dedup-window",
         "DURATION",
-        "A message whose Nats-Msg-Id came already within this time is acked as a duplicate and not stored again.",
+        "A message whose Nats-Msg-Id came before within this time is acked as a duplicate and not stored again.",
         parse_duration_ms,
         format_duration_ms,
         unlimited=True,
@@ -186,19 +193,20 @@ FIELDS = (
         "dedup_ids_max",
         "--dedup-ids-max",
         "N",
-        "Keep so many ids of a partition in memory; with more the oldest go before the window ends.",
+        "The number of message ids of a partition that are kept in memory. Beyond it the oldest are forgotten before "
+        "the window ends.",
         _count,
     ),
     _switch(
         "compact",
         "--compact",
-        "Whether of each key only the last message is kept, as of a table; messages without a key are kept.",
+        "Whether to keep only the last message of each key, as a table does. Messages without a key are kept.",
     ),
     Field(
         "compaction_lag_ms",
         "--compaction-lag",
         "DURATION",
-        "With --compact, keep messages at least so long, and for the dedup window.",
+        "With --compact: compact no message that is younger than this, or than the dedup window.",
         parse_duration_ms,
         format_duration_ms,
     ),
@@ -206,8 +214,8 @@ FIELDS = (
         "tombstone_retention_ms",
         "--tombstone-retention",
         "DURATION",
-        "With --compact, keep a tombstone so long after a pass has removed what it ended: whoever reads from the "
-        "beginning to the end of one replica within that time hears of each key that is gone.",
+        "With --compact: keep a tombstone for this long after compaction has removed the earlier messages of its key. "
+        "A reader that reads one replica from beginning to end within that time sees every deletion.",
         parse_duration_ms,
         format_duration_ms,
     ),
@@ -215,20 +223,21 @@ FIELDS = (
         "compression",
         "--compression",
         "|".join(Compression),
-        "Compress what is sealed and committed: 'zstd' makes it smallest, 'lz4' is quickest to read. What is "
+        "Compress segments that are sealed and committed: 'zstd' is smallest, 'lz4' is fastest to read. What is "
         "compressed already stays as it is.",
         _one_of(*Compression),
     ),
     _switch(
         "allow_message_ttl",
         "--allow-message-ttl",
-        "Whether messages may have a time to live of their own, as 1h in a header Nats-TTL; else they are refused.",
+        "Whether a message may have a time to live, such as 1h, in the header Nats-TTL. If not, such a message is "
+        "refused.",
     ),
     _switch(
         "allow_rollup",
         "--allow-rollup",
-        "Whether a message may have those before it go, on its subject or all, by a header Nats-Rollup; else it is "
-        "refused.",
+        "Whether a message may delete all earlier ones, of its subject or of the stream, with the header Nats-Rollup. "
+        "If not, such a message is refused.",
     ),
     Field(
         "encryption",

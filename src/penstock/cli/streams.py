@@ -167,8 +167,8 @@ def _create(
 ) -> None:
     """Create a stream that stores what is published on a NATS subject.
 
-    What is published after this command has ended is stored.
-    The same command again changes nothing; another config for a name that is taken is refused.
+    The stream stores every message that is published after this command has ended.
+    The same command again changes nothing. It fails if a stream of that name has another config.
     """
     from penstock.client.errors import StreamNotFound
 

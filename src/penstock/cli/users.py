@@ -47,17 +47,21 @@ _NewUser = Annotated[str, typer.Argument(metavar="USER", help="The user's name."
 _User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", autocompletion=complete_user)]
 _PasswordFile = Annotated[
     Path | None,
-    typer.Option("--password-file", metavar="FILE", help="A file that holds the password; - reads it from stdin."),
+    typer.Option("--password-file", metavar="FILE", help="File that holds the password; - reads it from stdin."),
 ]
-_Token = Annotated[bool, typer.Option("--token", help="Draw a token, and print it once.")]
-_Nkey = Annotated[str | None, typer.Option("--nkey", metavar="PUBLIC_KEY", help="The public NATS nkey of a user (U…).")]
+_Token = Annotated[bool, typer.Option("--token", help="Make a random token, and print it once.")]
+_Nkey = Annotated[
+    str | None, typer.Option("--nkey", metavar="PUBLIC_KEY", help="Log in with this NATS nkey: its public key (U…).")
+]
 _Expires = Annotated[
     str | None,
-    typer.Option("--expires", metavar="DURATION", help="How long it counts, such as 90d."),
+    typer.Option("--expires", metavar="DURATION", help="How long the login is valid, such as 90d.  Default: for ever."),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Write the token there, for its owner only, and do not print it."),
+    typer.Option(
+        "--out", metavar="FILE", help="Write the token to this file, which only you can read, instead of printing it."
+    ),
 ]
 
 
@@ -65,7 +69,7 @@ _Out = Annotated[
 def add(
     ctx: typer.Context,
     user: _NewUser,
-    admin: Annotated[bool, typer.Option("--admin", help="It may do everything.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="The user may do everything.")] = False,
     password_file: _PasswordFile = None,
     token: _Token = False,
     nkey: _Nkey = None,
@@ -75,12 +79,13 @@ def add(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Add a user. Without --password-file, --token and --nkey it asks for a password.
+    """Add a user. Without --password-file, --token and --nkey the command asks for a password.
 
-    The first user of a cluster has to be an administrator: [bold]from then on everybody has to log in.[/bold] Any other
-    may do nothing until `penstock acl add` allows it.
+    The first user of a cluster must be an administrator (--admin): [bold]from then on everybody has to log in.[/bold]
+    Any other user may do nothing until `penstock acl add` allows it.
 
-    A password or a token never reaches a broker: it gets what checks it. A token is shown once, here.
+    Brokers never get the password or the token, only a hash that checks it. A token is shown only once, by this
+    command.
     """
     from penstock.access import Operation, Rule
 
@@ -158,17 +163,19 @@ def rotate(
     expires: _Expires = None,
     drop: Annotated[
         list[str] | None,
-        typer.Option("--drop", metavar="ID", help="Take this token or nkey away at once; several times for several."),
+        typer.Option("--drop", metavar="ID", help="Remove the token or nkey with this id at once.  May be repeated."),
     ] = None,
     out: _Out = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Give a user another password, or a further token or nkey; take some away. Everybody may do that with his own.
+    """Change a user's password, add a token or an nkey, or remove one.
 
-    A new password takes the place of the old one at once. Tokens and nkeys count beside each other: add one, have the
-    programs use it, then take the old one away with --drop. Who has logged in with what is gone has to log in anew.
+    Users may do this for themselves, unless they logged in with a token.
+
+    A new password replaces the old one at once. A user can have several tokens and nkeys: add a new one, give it to the
+    programs, then remove the old one with --drop. Whoever logged in with a login that was removed has to log in again.
     """
     is_given = password_file is not None or token or nkey is not None
     made = [_credential(user, password_file, token=token, nkey=nkey, expires=expires)] if is_given or not drop else []

@@ -59,17 +59,17 @@ def verify(
         list[str] | None,
         typer.Argument(
             metavar="STREAM[/N]|PATH...",
-            help="Streams, or partitions; or data directories, folders of logs, segment files, a backup.  Default: all "
-            "streams.",
+            help="Streams or partitions of the cluster; or paths of data directories, folders of logs, segment files, "
+            "or a backup.  Default: all streams.",
             show_default=False,
         ),
     ] = None,
     stream: Annotated[
-        str | None, typer.Option("--stream", metavar="NAME", help="Of data directories, or a backup: only this stream.")
+        str | None, typer.Option("--stream", metavar="NAME", help="With paths: verify only this stream.")
     ] = None,
     rate: Annotated[
         str,
-        typer.Option("--rate", metavar="SIZE", help="So many bytes a second are read on each broker, at most."),
+        typer.Option("--rate", metavar="SIZE", help="How many bytes a second each broker reads at most."),
     ] = format_exact_bytes(limits.VERIFY_BYTES_PER_S_DEFAULT),
     keys_file: KeysFile = None,
     as_json: Json = False,
@@ -77,18 +77,18 @@ def verify(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Verify every checksum of what is stored, and compare replicas.
+    """Verify the checksums of all stored data, and compare replicas.
 
-    Streams: every broker that has a replica reads what is committed of it, in the background and not faster than
-    --rate, and the rows of all replicas are compared, however they are batched and compressed. Ctrl-C ends it.
-    What a broker finds damaged it knows from then on: another one leads, as after any damage.
+    Streams: each broker with a replica reads its committed messages in the background, not faster than --rate. The rows
+    of all replicas are compared; they may be batched and compressed differently. Ctrl-C stops it. If a broker finds
+    damage in a partition that it leads, another broker takes over.
 
-    Paths: every file of the logs there is read, without a broker, or beside one. Logs of one partition in several data
-    directories are compared. What a crash may have torn, and what is appended meanwhile, is not judged. Of a backup
-    every file is compared with the manifest, too.
+    Paths: the command reads every file itself; it needs no broker, and one may be running. Copies of a partition in
+    several data directories are compared. It ignores a tail that a crash may have torn, and what is appended meanwhile.
+    The files of a backup are also compared with its manifest.
 
-    Nothing is written. The exit code is 0 if all is sound and equal, 1 if something is damaged, differs or could not be
-    verified, 2 if the command is wrong.
+    The command writes nothing. The exit code is 0 if all is sound and equal, 1 if something is damaged, differs or
+    could not be verified, 2 if the command line is wrong.
     """
     named = what or []
     found = ctx.find_object(Globals)
