@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.messages import PartitionInfo, StatusResponse, StreamInfo
 
-_NAME_CHARS_MAX = 30
+NAME_CHARS_MAX = 30
 UNKNOWN = "?"  # only the leader knows, and does not say
 
 
@@ -53,7 +53,7 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
             is_gone = part.leader_id in unreachable
             is_whole = part.leader_id is not None and not is_gone and len(part.isr) == len(part.replicas)
             made.add_row(
-                cell(cut(info.name, _NAME_CHARS_MAX), "bold"),
+                cell(cut(info.name, NAME_CHARS_MAX), "bold"),
                 cell(str(part.partition)),
                 cell(
                     f"{part.leader_id}, not reachable" if is_gone else leader_text(part), "bold red" if is_gone else ""

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 _GAPS_SHOWN_MAX = 10
 _GAPS_MEAN = "times in which nobody listened, at most; what was published then may not be stored, what was acked is"
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
-_TEXT_CHARS_MIN = 10
+_TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # those are meant
 
 
 def pairs(values: Mapping[str, str]) -> Table:
-    """Two columns: name and value."""
+    """Two columns: name and value. A value that is too long for the line, such as a path, goes on in the next one."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
     for name, value in values.items():
         made.add_row(cell(name, "bold"), cell(value))
     return made
@@ -92,7 +94,9 @@ def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
     # What is left for names and subjects; two characters lie between columns.
     fixed = [max(len(title), *(len(row[column]) for row in rows)) for column, title in enumerate(names) if column >= 2]
     left = max(2 * _TEXT_CHARS_MIN, width - sum(fixed) - 2 * (len(names) - 1))
-    name_chars = min(max(len(row[0]) for row in rows), max(_TEXT_CHARS_MIN, left // 2))
+    # A name of usual length is shown whole, as other commands take it.
+    name_chars_max = max(_TEXT_CHARS_MIN, left // 2, min(replicas.NAME_CHARS_MAX, left - _SUBJECT_CHARS_MIN))
+    name_chars = min(max(len(row[0]) for row in rows), name_chars_max)
     for name, subject, *others, state in rows:
         style = _STATE_STYLES.get(state, "bold red")
         texts = (cell(cut(name, name_chars), "bold"), cell(cut(subject, left - name_chars)))

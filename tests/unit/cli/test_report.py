@@ -116,6 +116,35 @@ def test_a_stream_is_one_line_however_long_its_name_and_subject(width: int) -> N
     assert ("first to last" in lines[0]) == (width >= 120)
 
 
+def on_80_columns(*printed: object) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=80, markup=False, highlight=False, soft_wrap=True)  # as `output.console` makes it
+    for one in printed:
+        console.print(one)
+    return out.getvalue().splitlines()
+
+
+def test_a_long_path_or_address_is_not_cut_on_a_narrow_terminal() -> None:
+    path = "/srv/" + "a-long-name-of-a-folder/" * 6 + "penstock-data"
+    name = "partition 12 not committed yet"
+    lines = on_80_columns(report.pairs({name: "1,200", "data": path}))
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split("  ")[0] == name
+    assert "".join(line[len(name) :].strip() for line in lines[1:]) == path
+
+
+def test_a_name_of_usual_length_is_not_cut_on_a_narrow_terminal() -> None:
+    """It is what the next command takes."""
+    numbers = {"log_start": Offset(0), "committed_end": Offset(123_456), "log_end": Offset(123_456)}
+    part = stream(**numbers, size_bytes=2**40, last_timestamp_us=TimestampUs(10**15)).partitions[0]
+    config = StreamConfig(name="orders-europe-germany", subject="orders.europe.germany.*.customers.>")
+    lines = on_80_columns(
+        report.stream_table([StreamInfo(stream_id=StreamId(2), config=config, partitions=(part,))], width=80)
+    )
+    assert lines[2].startswith("orders-europe-germany  orders.")
+    assert max(map(len, lines)) <= 80
+
+
 def test_one_of_a_kind_has_no_plural() -> None:
     assert "in 1 segment file\n" in shown(stream(segment_count=1)).replace(" \n", "\n").replace("  ", "")
 
