@@ -95,10 +95,10 @@ async def test_a_kill_of_an_idle_broker_is_told_from_when_it_listened_last(tmp_p
         created_us = _now_us()
 
         async def is_noted() -> bool:
-            return read_listened(RealVfs(broker.data_dir)).broker_us > created_us + 1_000_000
+            return read_listened(RealVfs(broker.data_dir), _now_us()).broker_us > created_us + 1_000_000
 
         await eventually(is_noted, "it has noted that NATS was there", timeout_s=60)
-        noted_us = read_listened(RealVfs(broker.data_dir)).broker_us
+        noted_us = read_listened(RealVfs(broker.data_dir), _now_us()).broker_us
         broker.kill()
         killed_us = _now_us()
         broker.start()

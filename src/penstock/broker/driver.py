@@ -497,8 +497,11 @@ class Driver:
         self._node.drain(self.now())
         self.carry_out()
         # Before it leaves, so that what was published is acked: another leader would not ack what this one has.
+        proven_us = self.link.proven_us
         if not await self.link.drain(int(timeout_s * 250)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
+            if proven_us is not None:
+                self._node.not_drained(proven_us)
         await self._others(self._node.leave, timeout_s * _LEAVE_SHARE)
         self._stopping = True
         self._node.give_up_queries()

@@ -121,7 +121,7 @@ class Gaps:
         for line in lines:
             try:
                 gap = _decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._unknown.append(line)
                 continue
             key = None if gap.stream_id is None else PartitionKey(gap.stream_id, gap.partition)
@@ -181,6 +181,11 @@ class Gaps:
         """The partitions that have a gap of their own now, for that reason."""
         histories = self._partitions.items()
         return {key for key, one in histories if one.open is not None and one.open.reason == reason}
+
+    def is_open_for(self, key: PartitionKey, reason: str) -> bool:
+        """Whether the partition has a gap of its own now, for that reason."""
+        history = self._partitions.get(key)
+        return history is not None and history.open is not None and history.open.reason == reason
 
     def open_since(self, key: PartitionKey | None = None) -> int | None:
         """When the gap began that the broker (or the partition itself) has now, if it has one."""

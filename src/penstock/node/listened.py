@@ -4,7 +4,9 @@ Rules: the file only makes gaps shorter, and never says more than was known when
 torn or of an earlier run makes them longer. It is written in place about once a second, and synced when the broker
 stops: whoever kills the process takes a second of it, whoever cuts the power some more. For what this broker leads, the
 time counts at which its connection to NATS last worked; for what others lead, when their brokers last said that they
-have NATS. A partition of one replica has that of the broker, and no entry.
+have NATS. A partition of one replica has that of the broker, and no entry, unless it has a gap of its own. A start may
+know an older image of the metadata: what was noted of streams that it does not know stays until it is registered. A
+time that lies in the future says nothing: the calendar was wrong when it was noted.
 
     listened   u32 CRC-32C of the JSON, u32 its length, JSON: {"broker_us": …, "until": [[until_us, [stream_id,
                partition, stream_id, partition, …]], …]}; what follows is of an earlier, longer one
@@ -54,6 +56,10 @@ class Listened:
         """Whether another broker led it when that was written, or nobody."""
         return self.until_us.get(key, self.broker_us) != self.broker_us
 
+    def until(self, key: PartitionKey, *, is_replicated: bool) -> int:
+        """Until when somebody did; 0: not known."""
+        return self.until_us.get(key, 0 if is_replicated else self.broker_us)
+
 
 @dataclass(frozen=True, slots=True)
 class _Save:
@@ -70,7 +76,7 @@ class _Save:
                 file.sync()
 
 
-def read_listened(vfs: Vfs) -> Listened:
+def read_listened(vfs: Vfs, now_us: int) -> Listened:
     """What the last run knew; nothing, if that cannot be read. Blocking."""
     try:
         with closing(vfs.open(LISTENED_PATH, read_only=True)) as file:
@@ -81,14 +87,15 @@ def read_listened(vfs: Vfs) -> Listened:
         if crc32c(body) != crc:
             return Listened()
         found = _decoder.decode(body)
-    except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Listened()
     keys = {
         PartitionKey(StreamId(stream_id), PartitionId(partition)): until_us
         for until_us, flat in found.until
+        if until_us <= now_us
         for stream_id, partition in zip(flat[::2], flat[1::2], strict=False)
     }
-    return Listened(found.broker_us, keys)
+    return Listened(found.broker_us if found.broker_us <= now_us else 0, keys)
 
 
 class ListenedFile:
@@ -103,15 +110,16 @@ class ListenedFile:
         self._roles = roles
         self._listening = listening
         self._broker_us = 0
+        self._earlier = Listened()
         self._written = b""
         self._is_saving = False
         self._next_us = 0  # elapsed
 
-    def load(self) -> Listened:
+    def load(self, now_us: int) -> Listened:
         """What the last run knew. Blocking."""
-        found = read_listened(self._vfs)
-        self._broker_us = found.broker_us
-        return found
+        self._earlier = read_listened(self._vfs, now_us)
+        self._broker_us = self._earlier.broker_us
+        return self._earlier
 
     def tick(self, now: Now, nats_proven_us: int | None) -> None:
         """Write what is known now, if that is due. `nats_proven_us`: when NATS is known to have worked last."""
@@ -138,8 +146,22 @@ class ListenedFile:
             self._broker_us = self._listening.until_us(min(nats_proven_us, now.wall_us))
         until: dict[int, list[int]] = {}
         for key, partition in self._partitions.items():
-            if partition.is_replicated and not partition.is_deaf:
-                until_us = self._roles.others_listened_us(partition)
-                until.setdefault(self._broker_us if until_us is None else until_us, []).extend(key)
+            if (until_us := self._until_us(partition)) is not None:
+                until.setdefault(until_us, []).extend(key)
+        if not self._listening.knows_streams:
+            for key, until_us in self._earlier.until_us.items():
+                if key not in self._partitions:
+                    until.setdefault(until_us, []).extend(key)
         body = msgspec.json.encode(_Content(self._broker_us, list(until.items())))
         return _HEAD.pack(crc32c(body), len(body)) + body
+
+    def _until_us(self, partition: Partition) -> int | None:
+        """None: as long as the broker."""
+        if partition.is_deaf:
+            return None
+        own_us = self._listening.gaps.open_since(partition.key)
+        if not partition.is_replicated:
+            return own_us
+        until_us = self._roles.others_listened_us(partition)
+        known = (self._broker_us if until_us is None else until_us, own_us)
+        return min(one for one in known if one is not None)

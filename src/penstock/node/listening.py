@@ -119,6 +119,11 @@ class Listening:
         if self.gaps.begin(since_us, reason, partition.key):
             self._save()
 
+    @property
+    def knows_streams(self) -> bool:
+        """Whether this broker was registered, and so knows all streams that there were then."""
+        return self._may_lead
+
     def until_us(self, now_us: int) -> int:
         """Until when this broker has listened, at most: until `now_us` as far as is known, unless it had stopped."""
         known = (now_us, self._drained_us, self.gaps.open_since())
@@ -153,7 +158,7 @@ class Listening:
         """
         self._covered.discard(partition)
         key = partition.key
-        if key not in self._waiting:
+        if key not in self._waiting and not self.gaps.is_open_for(key, NOT_HEARD):
             self._end(partition, now)
         else:
             self._waiting.discard(key)
@@ -235,9 +240,9 @@ class Listening:
             self._covered.update(one for one in listening if self.gaps.open_since(one.key) is None)
             self._save()
 
-    def drain(self, now: Now) -> None:
-        """NATS is about to be left: what is published from now on may not come any more."""
-        self._drained_us = now.wall_us
+    def drain(self, until_us: int) -> None:
+        """NATS is left: what is published from then on may not come any more."""
+        self._drained_us = until_us if self._drained_us is None else min(until_us, self._drained_us)
 
     def stop(self, now: Now) -> None:
         """The broker stops: the last gap has begun; blocking."""

@@ -187,7 +187,7 @@ class Node:
         parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)
         held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
         self._measures = Measures(*parts, lambda: self._now, *held)
-        listened, broker_id = self._listened.load(), self._settings.broker_id
+        listened, broker_id = self._listened.load(now.wall_us), self._settings.broker_id
         self._replicas.streams.start(cluster.deleted, listened)
         self._replicas.scrubber.start()
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
@@ -217,7 +217,11 @@ class Node:
         """The broker is about to stop, and to leave NATS."""
         self._now = now
         self._replicas.leading.drain(now)
-        self._listening.drain(now)
+        self._listening.drain(now.wall_us)
+
+    def not_drained(self, nats_proven_us: int) -> None:
+        """NATS has not confirmed that it was left: what it sent after that time may never have come."""
+        self._listening.drain(nats_proven_us)
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """The broker is about to stop: have others lead; `done` once they do, or where that cannot be had."""

@@ -208,7 +208,9 @@ class Streams:
             self._failed()
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
-        partition.listened_us = max(partition.listened_us, self._listened.until_us.get(key, 0))
+        partition.listened_us = max(
+            partition.listened_us, self._listened.until(key, is_replicated=partition.is_replicated)
+        )
         self.partitions[key] = partition
         self._retries.pop(key, None)
         self._upkeep.opened(partition)

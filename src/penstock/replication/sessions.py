@@ -199,7 +199,7 @@ class Sessions:
         if position.diverging is not None:
             session.refused[key] = None
             return None
-        if before is not None:
+        if before is not None and before.leader_epoch == named.leader_epoch:  # else nothing was told of this leadership
             position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
         moved = leadership.fetched(

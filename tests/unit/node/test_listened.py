@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from penstock.base import limits
 from penstock.messages import GapInfo
 from penstock.messages.streams import joined
+from penstock.node.gaps import GAPS_PATH
 from penstock.node.listened import LISTENED_PATH, Listened, read_listened
+from penstock.vfs.faulty import Fault
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import needs_time
 from tests.unit.node.harness import Broker
@@ -18,10 +21,21 @@ from tests.unit.node.test_members import with_stream
 
 STEP_MS = 50
 _STEP_US = STEP_MS * 1_000
+NOW_US = 1 << 60  # nothing is noted of later times
 HEARD_LATER_US = 4 * _STEP_US  # two steps to see it; who leads next hears of it some steps after who led before
 # A note comes once a second, of what an answer of a long poll said; a leader that loses the majority of the metadata
 # listens for a session more, which nobody hears of.
 KNOWN_WITHIN_MS = 2_500 + limits.SESSION_MS
+
+
+def told_of(brokers: Brokers, stream: str) -> tuple[GapInfo, ...]:
+    """By all brokers together, as clients put it."""
+    found: list[GapInfo] = []
+    for member in brokers.members.values():
+        for partition in member.node._partitions.values():
+            if partition.stream.name == stream:
+                found += member.node._listening.gaps_of(partition)
+    return joined(found)
 
 
 class Watch:
@@ -83,13 +97,7 @@ class Watch:
 
     @property
     def told(self) -> tuple[GapInfo, ...]:
-        """By all brokers together, as clients put it."""
-        found: list[GapInfo] = []
-        for member in self.brokers.members.values():
-            for partition in member.node._partitions.values():
-                if partition.stream.name == "s":
-                    found += member.node._listening.gaps_of(partition)
-        return joined(found)
+        return told_of(self.brokers, "s")
 
 
 def _common_us(silent: tuple[int, int], gap: GapInfo) -> int:
@@ -168,13 +176,142 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
     broker = Broker().start()
     broker.create("s", subject="s")
     broker.tick(1_000)
-    whole = read_listened(broker.memory)
+    whole = read_listened(broker.memory, NOW_US)
     assert whole.broker_us
     content = bytes(broker.memory.open(LISTENED_PATH).read_at(0, 1_000))
     for length in range(len(content)):
         vfs = MemoryVfs()
         vfs.open(LISTENED_PATH, create=True).write_at(0, content[:length])
-        assert read_listened(vfs) == Listened()
+        assert read_listened(vfs, NOW_US) == Listened()
     longer = MemoryVfs()
     longer.open(LISTENED_PATH, create=True).write_at(0, content + b"of an earlier one")
-    assert read_listened(longer) == whole
+    assert read_listened(longer, NOW_US) == whole
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "kill all"])
+def test_a_stream_of_one_replica_in_a_cluster_has_the_gap_of_its_broker(how: str) -> None:
+    brokers = with_stream()
+    brokers.leader.create("v", subject="v", replicas=1)
+    brokers.run(60_000)
+    only = brokers.led("v").broker_id
+    ended_us = brokers.clock.now.wall_us
+    if how == "kill all":
+        disks = {one: brokers.kill(one, Keep.ALL) for one in list(brokers.members)}
+    else:
+        disks = {only: brokers.kill(only, Keep.ALL) if how == "kill" else brokers.stop(only)}
+        brokers.run(2_000)
+    for one, disk in disks.items():
+        brokers.start(one, disk)
+    brokers.run(10_000)
+    (gap,) = told_of(brokers, "v")
+    assert ended_us - gap.start_us <= KNOWN_WITHIN_MS * 1_000
+
+
+def test_a_start_that_does_not_know_a_stream_yet_forgets_nothing_of_it() -> None:
+    brokers = with_stream()
+    brokers.run(60_000)
+    killed_us = brokers.clock.now.wall_us
+    disks = {one: brokers.kill(one, Keep.ALL) for one in list(brokers.members)}
+    for one in list(disks):
+        brokers.start(one, disks.pop(one))
+        brokers.run(3_000)
+        disks[one] = brokers.kill(one, Keep.ALL)
+    for one, disk in disks.items():
+        brokers.start(one, disk)
+    brokers.run(10_000)
+    (gap,) = told_of(brokers, "s")
+    assert killed_us - gap.start_us <= KNOWN_WITHIN_MS * 1_000
+
+
+def test_a_gap_of_its_own_that_no_disk_took_is_told_after_a_kill() -> None:
+    broker = Broker().start()
+    broker.create("s", subject="s")
+    broker.tick(5_000)
+    broker.vfs.plan = lambda one: Fault(errno.ENOSPC) if one.path.startswith(GAPS_PATH) else None
+    refused_us = broker.clock.now.wall_us
+    broker.nats.forbid("s")
+    broker.turn()
+    for _ in range(60):
+        broker.tick(1_000)
+    again = broker.crash(Keep.ALL)
+    again.nats.forbidden.clear()
+    again.start()
+    again.tick(1_000)
+    (partition,) = again.node._partitions.values()
+    (gap, *_) = again.node._listening.gaps_of(partition)
+    assert gap.start_us <= refused_us
+
+
+def test_a_note_of_a_calendar_that_was_ahead_says_nothing() -> None:
+    broker = Broker().start()
+    broker.create("s", subject="s")
+    broker.tick(60_000)
+    broker.clock.set_back_ms(-3_600_000)
+    for _ in range(5):
+        broker.tick(1_000)
+    broker.clock.advance_ms(600_000)
+    broker.clock.set_back_ms(3_600_000)
+    again = broker.crash(Keep.ALL).start()
+    again.tick(1_000)
+    (partition,) = again.node._partitions.values()
+    assert sum((gap.end_us or 0) - gap.start_us for gap in again.node._listening.gaps_of(partition)) >= 600_000_000
+
+
+def test_who_leads_again_in_a_session_that_lasts_tells_its_followers_where_it_is() -> None:
+    brokers = with_stream()
+    brokers.publish("s", b"x")
+    brokers.run(3_000)
+    first = brokers.led("s").broker_id
+    led: list[int] = []
+    while first not in led:
+        now = brokers.led("s").broker_id
+        brokers[now].nats_down()
+        brokers.run(5_000)
+        brokers[now].nats_back()
+        brokers.run(2_000)
+        led.append(brokers.led("s").broker_id)
+        assert len(led) < 10
+    brokers.run(20_000)
+    for member in brokers.members.values():
+        for partition in member.node._partitions.values():
+            if partition.following is not None:
+                as_of_us = partition.following.freshness.as_of_us
+                assert as_of_us is not None
+                assert brokers.clock.now.elapsed_us - as_of_us < 2_000_000
+    killed_us = brokers.clock.now.wall_us
+    brokers.kill(first)
+    brokers.run(10_000)
+    gap = told_of(brokers, "s")[-1]
+    assert killed_us - gap.start_us <= KNOWN_WITHIN_MS * 1_000
+
+
+def test_a_leader_that_only_the_metadata_leader_does_not_reach_tells_no_gap_of_others() -> None:
+    brokers = with_stream()
+    while brokers.led("s") is brokers.leader:
+        brokers.led("s").nats_down()
+        brokers.run(5_000)
+    for member in brokers.members.values():
+        if not member.nats.is_up:
+            member.nats_back()
+    brokers.run(2_000)
+    led, leader = brokers.led("s"), brokers.leader
+    cut_us = brokers.clock.now.wall_us
+    brokers.cut(led.broker_id, leader.broker_id)
+    brokers.run(60_000)
+    brokers.join(led.broker_id, leader.broker_id)
+    brokers.run(5_000)
+    later = [gap for gap in told_of(brokers, "s") if gap.start_us >= cut_us - 1_000_000]
+    assert sum((gap.end_us or 0) - gap.start_us for gap in later) <= (KNOWN_WITHIN_MS + limits.SESSION_MS) * 1_000
+
+
+def test_nats_that_did_not_confirm_the_end_was_there_as_long_as_it_was_known_to_be() -> None:
+    broker = Broker().start()
+    broker.create("s", subject="s")
+    silent_us = broker.clock.now.wall_us
+    broker.clock.advance_ms(7_000)
+    broker.node.drain(broker.clock.now)
+    broker.node.not_drained(silent_us)
+    broker.stop()
+    again = broker.crash(Keep.ALL).start()
+    (partition,) = again.node._partitions.values()
+    assert again.node._listening.gaps_of(partition)[0].start_us == silent_us
