@@ -283,8 +283,12 @@ class Cluster:
         return reason
 
     def is_current(self, now: Now) -> bool:
-        """Whether others may not take this broker for dead: what it has heard of cannot be older than a session."""
-        is_heard = self.standing.incarnation is not None and self.standing.is_heard(now)
+        """Whether others may not take this broker for dead: what it has heard of cannot be older than a session.
+
+        One that leaves is waited for by nobody: a change of users may be answered before it has heard of it.
+        """
+        standing = self.standing
+        is_heard = standing.incarnation is not None and standing.is_heard(now) and not standing.is_leaving
         return self._is_started and (self.quorum.is_alone or is_heard)
 
     def check_knows(self) -> None:

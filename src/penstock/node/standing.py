@@ -133,6 +133,11 @@ class Standing:
         """Whether nobody can have been given its place unless followers reported it: its session goes on."""
         return self.unheard_us is None or now.elapsed_us < self.unheard_us
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether others were, or are about to be, told that this broker stops."""
+        return self._is_leaving
+
     def leave(self) -> None:
         """The broker is about to stop: it is not registered again."""
         self._is_leaving = True

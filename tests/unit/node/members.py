@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from penstock.base.ids import BrokerId
 from penstock.messages import JoinResponse
 from penstock.metadata.image import PartitionState
+from penstock.node.metadata_link import THE_BROKER
 from penstock.node.step import PeerRequest, Reply, Step
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import Broker, Clock, _read
@@ -87,6 +88,8 @@ class Member(Broker):
 
 class Brokers:
     """All of them, with first voters `ids`."""
+
+    prove = False  # those that connect have the secret of the cluster
 
     def __init__(self, *ids: int, **settings: Any) -> None:
         self.ids = ids
@@ -183,7 +186,8 @@ class Brokers:
         if sender != to and (sender, to) not in self._up and frozenset((sender, to)) not in self._cut:
             self._era += 1
             self._up[sender, to] = self._era
-            self.members[sender].node.peer_up(to, self.clock.now, self.members[to].cluster_id)
+            cluster_id = self.members[to].cluster_id
+            self.members[sender].node.peer_up(to, self.clock.now, cluster_id, is_proven=self.prove)
 
     def _lose(self, pair: tuple[BrokerId, BrokerId]) -> None:
         era = self._up.pop(pair)
@@ -218,7 +222,7 @@ class Brokers:
             caller = _Asked(sender, request.token, era)
             to = self.members[request.to]
             to.asked.add(caller)
-            to.node.request(caller, request.request, request.payload, self.clock.now)
+            to.node.request(caller, request.request, request.payload, self.clock.now, THE_BROKER)
 
     def _answer(self, sender: BrokerId, reply: Reply, raw: bytes) -> None:
         caller = reply.caller

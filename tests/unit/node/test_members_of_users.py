@@ -16,12 +16,14 @@ from penstock.messages import (
     GroupHeartbeatResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    ListOffsetsRequest,
     OffsetCommit,
     OffsetsStreamRequest,
     OffsetsStreamResponse,
 )
 from tests.unit.node.harness import Broker
-from tests.unit.node.test_access import GROUP, allow, asking, offsets, stream_id, user
+from tests.unit.node.members import Brokers
+from tests.unit.node.test_access import GROUP, allow, asking, offsets, stream_id, user, who
 from tests.unit.node.test_offsets import again
 
 
@@ -153,3 +155,26 @@ def test_who_was_a_member_before_there_were_users_is_from_then_on_the_one_who_go
         assert isinstance(beat(broker, "m1", 3, "orders"), GroupHeartbeatResponse)
     with asking(broker, "bob"):
         assert isinstance(beat(broker, "m1", 4, "orders"), RemoteError)
+
+
+class Proven(Brokers):
+    """They have the secret of their cluster."""
+
+    prove = True
+
+
+def test_who_leaves_its_cluster_judges_nobody_any_more() -> None:
+    """Others may take a change of users for done as soon as it has said that it leaves, and not wait for it."""
+    brokers = Proven(1, 2, 3)
+    brokers.run(5_000)
+    brokers.leader.create("s", subject="s", replicas=3)
+    brokers.run(500)
+    made = brokers.leader.request(user("ann", Rule(Operation.ADMIN)))
+    brokers.run(5_000)
+    assert not isinstance(brokers.leader.answer(made, object), RemoteError)  # type: ignore[type-var]
+    member = brokers.led("s")
+    member.who = who(member, "ann")
+    asked = ListOffsetsRequest(stream_id=member.stream_id("s"), partition=PartitionId(0), at="latest")
+    assert not isinstance(member.answer(member.request(asked), object), RemoteError)  # type: ignore[type-var]
+    member.node.leave(brokers.clock.now, lambda: None)
+    assert member.refusal(asked).code == ErrorCode.NOT_YET
