@@ -44,9 +44,9 @@ _CANCEL_AGAIN_S = 0.1
 _PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
 _LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
 _CLOSE_S = 3.0
+CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
 
 T = TypeVar("T")
-CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
 
 
 LookUp = Callable[[str, float], Awaitable[list[StreamInfo]]]
@@ -402,7 +402,7 @@ async def first_connection(
     connection: NatsClient,
     urls: Sequence[str],
     *,
-    error_cb: Callable[[Exception], Awaitable[None]],
+    error_cb: Callable[[Exception], Awaitable[None]] | None,
     **options: Any,
 ) -> None:
     """`connection.connect`. Unavailable at once where every server refuses the login; it waits for one that is away."""
@@ -410,7 +410,8 @@ async def first_connection(
     is_made = False
 
     async def failed(error: Exception) -> None:
-        await error_cb(error)
+        if error_cb is not None:  # nats-py takes None for its own
+            await error_cb(error)
         refusals.append(_is_refusal(str(error)))
         if not is_made and len(refusals) == refusals.maxlen and all(refusals):
             shown = ", ".join(map(without_credentials, urls))

@@ -190,6 +190,14 @@ async def test_a_login_that_is_refused_later_is_told_and_raises_nothing() -> Non
     assert told == ["nats: 'Authorization Violation'"]
 
 
+async def test_without_an_error_callback_a_refused_login_is_told_all_the_same() -> None:
+    connection = NatsClient()
+    async with asyncio.timeout(10), nats_server(REFUSED) as (url, _):
+        with pytest.raises(penstock.Unavailable, match="asks for a login"):
+            await first_connection(connection, [url], error_cb=None)
+        await connection.close()
+
+
 async def test_what_swallows_a_cancel_is_cancelled_again_and_what_comes_of_it_is_given_back() -> None:
     given_back: list[str] = []
     began = asyncio.Event()
