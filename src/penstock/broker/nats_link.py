@@ -193,7 +193,7 @@ class NatsLink:
 
     @property
     def proven_us(self) -> int | None:
-        """All that was published until then has come, by the calendar; None: the link is down."""
+        """When the connection last worked, wall clock: all that was published before has come. None: it is down."""
         return self._proven_us(self._attempt) if self._attempt is not None and self.is_up else None
 
     @property

@@ -1,4 +1,6 @@
-"""Until when each partition is known to have had a listener, on the disk: where gaps begin that no broker ran through.
+"""The file `listened`: the last time at which each partition is known to have had a subscribed leader.
+
+A gap that began while this broker was down begins there (see `gaps`).
 
 Rules: the file only makes gaps shorter, and never says more than was known when it was written. One that is missing,
 torn or of an earlier run makes them longer. It is written in place about once a second, and synced when the broker
@@ -47,17 +49,17 @@ _decoder = msgspec.json.Decoder(_Content)
 
 @dataclass(frozen=True, slots=True)
 class Listened:
-    """What was known when the file was written; times of the calendar, in microseconds."""
+    """The content of the file; wall clock times in microseconds."""
 
-    broker_us: int = 0  # until then this broker did, for what it led; 0: not known
-    until_us: Mapping[PartitionKey, int] = field(default_factory=dict)  # of each that several brokers may lead
+    broker_us: int = 0  # until then this broker was subscribed for the partitions that it led; 0: not known
+    until_us: Mapping[PartitionKey, int] = field(default_factory=dict)  # of partitions that have a time of their own
 
     def was_led_by_others(self, key: PartitionKey) -> bool:
-        """Whether another broker led it when that was written, or nobody."""
+        """Whether this broker did not lead the partition when the file was written."""
         return self.until_us.get(key, self.broker_us) != self.broker_us
 
     def until(self, key: PartitionKey, *, is_replicated: bool) -> int:
-        """Until when somebody did; 0: not known."""
+        """The last time at which the partition had a subscribed leader; 0: not known."""
         return self.until_us.get(key, 0 if is_replicated else self.broker_us)
 
 
@@ -77,7 +79,7 @@ class _Save:
 
 
 def read_listened(vfs: Vfs, now_us: int) -> Listened:
-    """What the last run knew; nothing, if that cannot be read. Blocking."""
+    """Read the file of the last run; an empty `Listened` if it is missing or damaged. Blocking."""
     try:
         with closing(vfs.open(LISTENED_PATH, read_only=True)) as file:
             crc, length = _HEAD.unpack(file.read_at(0, _HEAD.size))
@@ -99,7 +101,7 @@ def read_listened(vfs: Vfs, now_us: int) -> Listened:
 
 
 class ListenedFile:
-    """The file of one broker, as long as that runs."""
+    """Writes the file of one broker."""
 
     def __init__(
         self, vfs: Vfs, outbox: Outbox, partitions: Mapping[PartitionKey, Partition], roles: Roles, listening: Listening
@@ -116,13 +118,13 @@ class ListenedFile:
         self._next_us = 0  # elapsed
 
     def load(self, now_us: int) -> Listened:
-        """What the last run knew. Blocking."""
+        """Read what the last run wrote. Blocking."""
         self._earlier = read_listened(self._vfs, now_us)
         self._broker_us = self._earlier.broker_us
         return self._earlier
 
     def tick(self, now: Now, nats_proven_us: int | None) -> None:
-        """Write what is known now, if that is due. `nats_proven_us`: when NATS is known to have worked last."""
+        """Write the file if that is due. `nats_proven_us`: when the connection to NATS last worked, wall clock."""
         if self._is_saving or now.elapsed_us < self._next_us:
             return
         self._next_us = now.elapsed_us + _INTERVAL_US + len(self._partitions) * _PARTITION_US
@@ -132,7 +134,7 @@ class ListenedFile:
             self._outbox.work(Lane.WRITE, _Save(self._vfs, content).run, self._saved)
 
     def stop(self, now: Now) -> None:
-        """Write what is known at the end, and sync it; blocking. Without it the next gap is told longer."""
+        """Write and sync the file at the end of the run; blocking. If that fails, the next gap is told longer."""
         with suppress(OSError):
             _Save(self._vfs, self._content(now, now.wall_us), is_last=True).run()
 
@@ -156,7 +158,7 @@ class ListenedFile:
         return _HEAD.pack(crc32c(body), len(body)) + body
 
     def _until_us(self, partition: Partition) -> int | None:
-        """None: as long as the broker."""
+        """The time of its own that a partition has in the file; None: that of the broker counts."""
         if partition.is_deaf:
             return None
         own_us = self._listening.gaps.open_since(partition.key)

@@ -125,7 +125,7 @@ class Listening:
         return self._may_lead
 
     def until_us(self, now_us: int) -> int:
-        """Until when this broker has listened, at most: until `now_us` as far as is known, unless it had stopped."""
+        """The last time at which this broker was subscribed: `now_us`, or when its gap or the drain began, if earlier."""
         known = (now_us, self._drained_us, self.gaps.open_since())
         return min(one for one in known if one is not None)
 
@@ -263,7 +263,7 @@ class Listening:
         self._tell_confirmed(partition)
 
     def _end(self, partition: Partition, now: Now) -> GapInfo | None:
-        """What gap of its own it had, if that lasted any time."""
+        """End the partition's own gap, if it has one; the gap, unless it lasted no time."""
         if self.gaps.open_since(partition.key) is None:
             return None
         gap = self.gaps.end(now.wall_us, partition.key)

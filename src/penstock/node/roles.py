@@ -232,7 +232,7 @@ class Roles:
         partition.refusal = ""
 
     def others_listened_us(self, partition: Partition) -> int | None:
-        """Until when somebody is known to have listened there, by the calendar; None: this broker is to, now."""
+        """The last time at which another leader was subscribed, wall clock; None: this broker leads the partition."""
         if partition.leadership is not None and not partition.is_mute:
             return None
         if (heard_us := self._follows.listened_us(partition)) is None:
