@@ -125,7 +125,7 @@ class Listening:
         return self._may_lead
 
     def until_us(self, now_us: int) -> int:
-        """The last time at which this broker was subscribed: `now_us`, or when its gap or the drain began, if earlier."""
+        """The last time at which this broker was subscribed: `now_us`, or when its gap or the drain began."""
         known = (now_us, self._drained_us, self.gaps.open_since())
         return min(one for one in known if one is not None)
 
