@@ -7,10 +7,11 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from penstock.access import User
+from penstock.base.errors import CorruptionError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import LogState, files
+from penstock.commitlog import LogState, Slice, files
 from penstock.hot.crc import crc32c
 from penstock.metadata import elections
 from penstock.metadata.image import StreamState
@@ -362,16 +363,15 @@ def written_anew(node: Node, look: Look) -> tuple[str, ...]:
 def batches(node: Node, look: Look, start: int, end: int, by_key: dict[int, Row] | None = None) -> list[Batch]:
     """The batches from `start` to `end`, as they lie on the disk and verified: headers, and rows from `start` on.
 
-    `by_key` gets what counts of them for compaction. Raises what the log raises.
+    `by_key` gets what counts of them for compaction. Raises what the log raises; CorruptionError also where a file is
+    shorter than its index says.
     """
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     view = partition.log._view()
     found_batches = []
     first = start
     while start < end and (found := view.slice(start, end=end, bytes_max=_READ_BYTES)) is not None:
-        file = partition.vfs.open(found.path, read_only=True)
-        data = memoryview(file.read_at(found.position, found.length))
-        file.close()
+        data = memoryview(_bytes_of(partition, found))
         while data:
             header = codec.verify(data[: codec.read_header(data).size_bytes], file=found.path)
             plain = memoryview(codec.uncompressed(data[: header.size_bytes], file=found.path))
@@ -388,12 +388,20 @@ def raw_batches(node: Node, look: Look, start: int, end: int) -> Iterator[bytes]
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     view = partition.log._view()
     while start < end and (found := view.slice(start, end=end, bytes_max=_READ_BYTES)) is not None:
-        file = partition.vfs.open(found.path, read_only=True)
-        try:
-            yield file.read_at(found.position, found.length)
-        finally:
-            file.close()
+        yield _bytes_of(partition, found)
         start = found.end_offset
+
+
+def _bytes_of(partition: Partition, found: Slice) -> bytes:
+    """What lies there. CorruptionError where the file ends before."""
+    file = partition.vfs.open(found.path, read_only=True)
+    try:
+        data = file.read_at(found.position, found.length)
+    finally:
+        file.close()
+    if len(data) < found.length:
+        raise CorruptionError(found.path, found.position + len(data), f"{found.length} bytes", f"{len(data)} bytes")
+    return data
 
 
 def headers_at(node: Node, look: Look, offset: int) -> bytes | None:

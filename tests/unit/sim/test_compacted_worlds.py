@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.base.errors import CorruptionError
 from penstock.sim import looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
@@ -119,3 +120,20 @@ def test_a_broker_that_cannot_be_read_is_looked_at_anew() -> None:
     history.damaged.add((1, broker.disk.number))
     agreement.compacted(history, broker, look)
     assert replica.is_blind
+
+
+@pytest.mark.parametrize("kept", [0, 165, -1], ids=["all is gone", "nothing of its batches is left", "a byte is missing"])
+def test_a_segment_that_was_cut_short_cannot_be_read(kept: int) -> None:
+    """Where nothing is left of a range there is nothing that could fail its check either."""
+    world = ran()
+    broker, look, _ = seen(world)
+    directory = f"streams/{look.stream_id:08}-"
+    first = min(one for one in broker.disk.memory.files() if one.startswith(directory) and one.endswith(".arrows"))
+    file = broker.disk.memory.open(first)
+    file.truncate(kept % file.size() if kept else 0)
+    file.close()
+    with pytest.raises(CorruptionError, match="bytes"):
+        rows(broker, look)
+    assert broker.node is not None
+    with pytest.raises(CorruptionError):
+        list(looks.raw_batches(broker.node, look, look.log_start, look.committed_end))
