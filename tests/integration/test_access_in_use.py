@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from penstock import Credentials, RemoteError, aio
+from penstock import Credentials, RemoteError, Unauthenticated, aio
 from penstock.access import Quotas
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError
@@ -136,6 +136,31 @@ async def test_so_they_do_with_several_brokers(tmp_path) -> None:
         async with cluster.client(1) as admin:
             servers = ",".join(one.client_address for one in cluster.brokers.values())
             await _go_on(admin, servers, tmp_path / "bob", rotations=3, replicas=3)
+
+
+async def test_who_connects_between_the_new_file_and_the_new_password_is_let_in_with_the_one_before(
+    broker, tmp_path
+) -> None:
+    """The guide says to write the file first: so for a moment it holds what does not count yet."""
+    file = tmp_path / "bob"
+    file.write_text(f"bob:{PASSWORD}\n")
+    async with await broker.client() as admin:
+        await admin.create_stream("orders", "orders.>")
+        rules = [rule(one, stream="orders") for one in ("read", "append")]
+        await admin.users.create("bob", password_credential(PASSWORD), rules=rules)
+        await admin.users.create("eve", password_credential("another"), rules=rules)
+    async with aio.connect(broker.client_address, credentials=file) as bob:
+        await bob.append("orders", [{"subject": "orders.eu", "value": b"1"}])
+        file.write_text("bob:soon\n")
+        broker.restart()
+        assert len(await bob.to_table("orders")) == 1
+        async with await broker.client() as admin:
+            await admin.users.alter("bob", add=[password_credential("soon")])
+        await bob.append("orders", [{"subject": "orders.eu", "value": b"2"}])
+        file.write_text("eve:wrong\n")  # nobody goes on as another user than the file says
+        broker.restart()
+        with pytest.raises(Unauthenticated, match="'eve'"):
+            await bob.to_table("orders")
 
 
 async def _go_on(admin: aio.Client, servers: str, file: Path, *, rotations: int, replicas: int = 1) -> None:

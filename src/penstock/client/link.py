@@ -413,15 +413,19 @@ class Link:
         return connection
 
     async def _greet(self, address: str, end_s: float) -> tuple[Connection, HelloResponse]:
-        """As `open_connection`. Where other credentials are refused than the last that were not, they may come from a
-        file that was only half written: so the file is read again until it says the same.
+        """As `open_connection`. Where other credentials are refused than the last that were not, their file may be half
+        written, or written before the broker was told: the last ones of that user are shown then, and the file's again.
         """
         clock = asyncio.get_running_loop()
         shown: Credentials | None = None
+        refused: Credentials | None = None  # of the file
+        before: Credentials | None = None  # the last ones, to be shown now
 
         def show() -> Credentials | None:
             nonlocal shown
             shown = self._show()
+            if before is not None and shown is refused:
+                shown = before
             return shown
 
         while True:
@@ -429,12 +433,16 @@ class Link:
             try:
                 connection, hello = await open_connection(address, session, end_s, show, self._dialling)
             except Unauthenticated:
-                is_known = shown is None or self._good is None or shown is self._good
-                if is_known or clock.time() + _CONNECT_AGAIN_S >= end_s:
+                is_known = shown is None or self._good is None
+                if is_known or shown is refused or clock.time() + _CONNECT_AGAIN_S >= end_s:
                     raise
+                if shown is self._good:
+                    if before is None:
+                        raise
+                    before = None  # the file's may count by now
+                    continue
+                refused, before = shown, self._good if _is_of_one_user(shown, self._good) else None
                 await asyncio.sleep(_CONNECT_AGAIN_S)
-                if self._show() is shown:
-                    raise
             else:
                 self._good = shown or self._good
                 return connection, hello
@@ -512,6 +520,12 @@ class Link:
             case FindStreamsResponse(streams=streams):
                 for stream in streams:
                     self.view.learn_stream(stream, address, now_s)
+
+
+def _is_of_one_user(one: Credentials | None, other: Credentials | None) -> bool:
+    """Whether both name the same one. An nkey names nobody."""
+    names = {"" if each is None else each.name.partition("/")[0] for each in (one, other)}
+    return len(names) == 1 and bool(names.pop())
 
 
 def _with_time_left(request: Request, left_s: float) -> Request:

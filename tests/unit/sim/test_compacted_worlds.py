@@ -122,7 +122,9 @@ def test_a_broker_that_cannot_be_read_is_looked_at_anew() -> None:
     assert replica.is_blind
 
 
-@pytest.mark.parametrize("kept", [0, 165, -1], ids=["all is gone", "nothing of its batches is left", "a byte is missing"])
+@pytest.mark.parametrize(
+    "kept", [0, 165, -1], ids=["all is gone", "nothing of its batches is left", "a byte is missing"]
+)
 def test_a_segment_that_was_cut_short_cannot_be_read(kept: int) -> None:
     """Where nothing is left of a range there is nothing that could fail its check either."""
     world = ran()
