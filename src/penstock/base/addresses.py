@@ -7,8 +7,10 @@ that nobody expects of it.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 ADDRESS_CHARS_MAX = 261
 """A host has up to 255."""
@@ -91,3 +93,12 @@ def may_be_host(host: str) -> bool:
     except UnicodeError:
         return False
     return True
+
+
+def without_credentials(url: str) -> str:
+    """A URL that can be shown."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return url

@@ -26,10 +26,11 @@ import msgspec
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from penstock.base.addresses import without_credentials
 from penstock.base.errors import OperationalError
 from penstock.cli.jetstream_config import ORIGIN
 from penstock.client.errors import Unavailable
-from penstock.client.publishing import first_connection, not_connected, without_credentials
+from penstock.client.publishing import first_connection, not_connected
 from penstock.client.values import TOMBSTONE_HEADER, Headers, microseconds_of
 
 if TYPE_CHECKING:

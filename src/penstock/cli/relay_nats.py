@@ -15,9 +15,10 @@ from typing import Any
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from penstock.base.addresses import without_credentials
 from penstock.base.errors import OperationalError
 from penstock.client.errors import Unavailable
-from penstock.client.publishing import first_connection, not_connected, without_credentials
+from penstock.client.publishing import first_connection, not_connected
 
 _PAUSE_S = 0.2
 

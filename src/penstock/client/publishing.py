@@ -13,9 +13,9 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from penstock.base import limits
+from penstock.base.addresses import without_credentials
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.client.awaiting import (
@@ -430,12 +430,3 @@ def not_connected(shown: str, why: str) -> str:
 
 def _is_refusal(why: str) -> bool:
     return "authorization" in why.lower()
-
-
-def without_credentials(url: str) -> str:
-    """A URL that can be shown."""
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(url)
-        if "@" in parts.netloc:
-            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return url

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule
 from penstock.base import limits
-from penstock.messages.fields import Int64Field, NameField, Request, Response, TimestampField
+from penstock.messages.fields import Int64Field, NameField, Request, Response, TimestampField, repr_without_logins
 
 UserField = Annotated[str, msgspec.Meta(min_length=1, max_length=limits.USER_NAME_CHARS_MAX)]
 _DataField = Annotated[bytes, msgspec.Meta(max_length=limits.LOGIN_MESSAGE_BYTES_MAX)]
@@ -37,6 +37,9 @@ class AuthenticateResponse(Response, frozen=True, kw_only=True):
     is_done: bool = False
     cluster_id: str = ""
     nats_urls: tuple[str, ...] = ()  # for publishers; administrators get the embedded server's with its login
+
+    def __repr__(self) -> str:
+        return repr_without_logins(self)
 
 
 class CredentialInfo(msgspec.Struct, frozen=True, kw_only=True):

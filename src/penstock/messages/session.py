@@ -7,7 +7,15 @@ from typing import Any
 import msgspec
 
 from penstock.base import limits
-from penstock.messages.fields import BrokerIdField, Int32Field, Int64Field, Request, Response, TimestampField
+from penstock.messages.fields import (
+    BrokerIdField,
+    Int32Field,
+    Int64Field,
+    Request,
+    Response,
+    TimestampField,
+    repr_without_logins,
+)
 from penstock.messages.streams import BrokerInfo, GapInfo
 
 
@@ -57,6 +65,9 @@ class HelloResponse(Response, frozen=True, kw_only=True):
     limits: BrokerLimits = BrokerLimits()
     mechanisms: tuple[str, ...] = ()  # one of which the client logs in with before anything else; none: it need not
     proves_brokers: bool = False  # whether it knows a secret of the cluster, and asks other brokers for it
+
+    def __repr__(self) -> str:
+        return repr_without_logins(self)
 
 
 class StatusRequest(Request, frozen=True, kw_only=True):

@@ -108,3 +108,18 @@ def test_a_config_field_of_a_newer_broker_is_ignored_but_one_of_a_newer_client_i
     assert isinstance(info.config, StreamConfig)
     with pytest.raises(msgspec.ValidationError, match="shred"):
         msgspec.convert({"config": config}, CreateStreamRequest)
+
+
+def test_no_response_shows_what_a_client_logs_in_to_nats_with() -> None:
+    """They are logged, and stand in tracebacks."""
+    with_urls = [
+        spec.response
+        for spec in APIS.values()
+        if any(field.name == "nats_urls" for field in msgspec.structs.fields(spec.response))
+    ]
+    assert len(with_urls) == 2
+    for message_type in with_urls:
+        given = {"nats_urls": ["nats://penstock:s3cret@[::1]:4222"], "broker_id": 1, "broker_version": "1", "data": b""}
+        shown = repr(msgspec.convert(given | {"cluster_id": "c", "format_version": 1}, message_type))
+        assert "s3cret" not in shown
+        assert "nats://[::1]:4222" in shown
