@@ -1,8 +1,9 @@
 """Sizes and durations as people write them: `512MiB`, `7d`, `1h30m`.
 
 Rules: a bare number is bytes; a duration needs a unit, but for 0. Powers of 1024 are `KiB`, `MiB`, `GiB`, `TiB`; powers
-of 1000 are `kB`, `MB`, `GB`, `TB`; case does not matter. Durations are `us`, `ms`, `s`, `m`, `h`, `d`, `w`, and may be
-joined.
+of 1000 are `kB`, `MB`, `GB`, `TB`; case does not matter. Durations are `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`;
+they may be joined, and case does not matter. `M` is refused: in the nats CLI it is a month. `mo` and `y` are refused,
+too: no month and no year has a fixed length.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ _MICROSECONDS = {
     "ms": 10**3,
     "s": 10**6,
     "m": 60 * 10**6,
+    "min": 60 * 10**6,
     "h": 3_600 * 10**6,
     "d": 86_400 * 10**6,
     "w": 7 * 86_400 * 10**6,
 }
+_CALENDAR = {"mo": "month", "mon": "month", "month": "month", "y": "year", "yr": "year", "year": "year"}
+_CALENDAR_DAYS = {"month": 30, "year": 365}
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,9})?"
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
 _BARE = re.compile(_NUMBER)
@@ -64,6 +68,8 @@ def parse_duration_us(text: str) -> int:
         # Part by part: one pattern for all of them would try every way to part digits.
         part = _DURATION_PART.match(bare, position)
         scale = None if part is None else _MICROSECONDS.get(part[2].lower())
+        if part is not None and (calendar := _calendar_unit(part[2])) is not None:
+            raise ValueError(_of_calendar(text, part, calendar))
         if part is None or scale is None:
             raise ValueError(mistake)
         total += _scaled(part[1], scale)
@@ -74,6 +80,24 @@ def parse_duration_us(text: str) -> int:
 def parse_duration_ms(text: str) -> int:
     """`1h30m` as milliseconds; ValueError as `parse_duration_us`."""
     return parse_duration_us(text) // 1_000
+
+
+def _calendar_unit(unit: str) -> str | None:
+    """Which unit of the calendar is meant: for an M that is asked back, since m is minutes."""
+    return "month" if unit == "M" else _CALENDAR.get(unit.lower().removesuffix("s"))
+
+
+def _of_calendar(text: str, part: re.Match[str], calendar: str) -> str:
+    number, unit = part[1], part[2]
+    days = f"{_plain(_scaled(number, _CALENDAR_DAYS[calendar] * 1_000))}d"
+    if unit == "M":
+        return f"{text!r}: m is minutes and M is refused; write {number}m for minutes, {days} for months"
+    return f"{text!r}: a {calendar} has no fixed length; write {days}"
+
+
+def _plain(thousandths: int) -> str:
+    whole, rest = divmod(thousandths, 1_000)
+    return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
 
 
 def _scaled(number: str, scale: int) -> int:

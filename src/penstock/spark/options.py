@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import stream_name_mistake, subject_mistake
+from penstock.base.units import parse_duration_us
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, with_tls
 from penstock.client.credentials import FILE_VARIABLE, TOKEN_VARIABLE
 from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
@@ -425,12 +426,9 @@ def _version(text: str) -> int:
     return int(text)
 
 
-_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
 def seconds(text: str) -> float:
     """A time with its unit, as `500ms`, `15m`; ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)", text.strip().lower())
-    if found is None or float(found[1]) <= 0:
-        raise ValueError(f"it is {text!r}; give a time with its unit, as 500ms, 30s or 15m")
-    return float(found[1]) * _UNIT_S[found[2]]
+    found = parse_duration_us(text) / 1e6
+    if found <= 0:
+        raise ValueError(f"it is {text!r}; give a time longer than nothing, as 500ms, 30s or 15m")
+    return found

@@ -49,15 +49,33 @@ def test_what_is_no_size(text: str) -> None:
         ("7D", 7 * 86_400_000_000),
         ("0.5s", 500_000),
         ("2w", 14 * 86_400_000_000),
+        ("15min", 900_000_000),
+        ("3H 5S", 10_805_000_000),
     ],
 )
 def test_durations(text: str, expected: int) -> None:
     assert units.parse_duration_us(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1y", "1h30", "1 hour", "1h,30m", "1e3s"])
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1h30", "1 hour", "1h,30m", "1e3s"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
+        units.parse_duration_us(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1M", "'1M': m is minutes and M is refused; write 1m for minutes, 30d for months"),
+        ("1d1.5 M", "'1d1.5 M': m is minutes and M is refused; write 1.5m for minutes, 45d for months"),
+        ("2mo", "'2mo': a month has no fixed length; write 60d"),
+        ("1 month", "'1 month': a month has no fixed length; write 30d"),
+        ("10Y", "'10Y': a year has no fixed length; write 3650d"),
+        ("2 years", "'2 years': a year has no fixed length; write 730d"),
+    ],
+)
+def test_months_and_years_are_asked_back(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
         units.parse_duration_us(text)
 
 
