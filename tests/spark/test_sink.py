@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,8 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from penstock.base import limits
 from penstock.hot import keyhash
-from penstock.spark.columns import HEADER, parsed_headers
-from penstock.spark.rows import BadRowsError, header_blocks
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 
@@ -72,6 +69,32 @@ def test_all_columns_come_back(spark: SparkSession, broker: BrokerProcess, clien
     assert (first.subject, first.key, first.value, dict(first.headers)) == ("one.a", b"k", b"v", {"A": "1"})
     (second,) = client.messages("two")
     assert (second.subject, second.key, second.value) == ("two.b", None, None)
+
+
+def test_columns_are_known_by_spark_s_case_rule_and_a_header_without_a_value_ends_nothing(
+    spark: SparkSession, broker: BrokerProcess, client: penstock.Client
+) -> None:
+    client.create_stream("cased", "cased.in")
+    rows = spark.sql(
+        "select 'k' as KEY, 'v' as Value, 'cased' as TOPIC,"
+        " array(struct('trace' as Key, cast(null as binary) as value)) as HEADERS"
+    )
+    write(rows, broker)
+    broken = "array(struct('a b' as key, '1' as value), struct('A' as key, '1' as value)) as headers"
+    bad = spark.sql(f"select 'k' as key, 'v' as value, {broken}")
+    with pytest.raises(
+        PySparkException, match=r"one is b'a b', of the row with key 'k'; set the option invalidHeaders"
+    ):
+        write(bad, broker, stream="cased")
+    write(bad, broker, stream="cased", invalidHeaders="drop")
+    assert [(one.key, one.value, dict(one.headers)) for one in client.messages("cased")] == [
+        (b"k", b"v", {"trace": ""}),
+        (b"k", b"v", {"A": "1"}),
+    ]
+    told_apart = spark.newSession()
+    told_apart.conf.set("spark.sql.caseSensitive", "true")
+    with pytest.raises(PySparkException, match=r"KEY: a message has no such column, with spark\.sql\.caseSensitive"):
+        write(told_apart.sql("select 'k' as KEY, 'v' as value"), broker, stream="cased")
 
 
 def test_what_a_stream_cannot_hold_is_refused_before_anything_is_written(
@@ -236,31 +259,6 @@ def test_an_old_checkpoint_that_is_put_back_is_noticed(
     shutil.copytree(tmp_path / "before", tmp_path / "now")
     with pytest.raises(PySparkException, match="has a later batch than 1 of this query"):
         run()
-
-
-def test_headers_are_written_as_they_are_read() -> None:
-    given = [[{"key": "A", "value": b"1"}, {"key": "A", "value": b"x: y"}], None, [], [{"key": "C", "value": b""}]]
-    headers = pa.array(given, pa.list_(HEADER))
-    blocks = header_blocks(headers)
-    assert blocks.to_pylist()[:2] == [b"NATS/1.0\r\nA: 1\r\nA: x: y\r\n\r\n", None]
-    assert parsed_headers(blocks).to_pylist() == [given[0], None, None, given[3]]
-    assert parsed_headers(header_blocks(headers.slice(2, 2))).to_pylist() == [None, given[3]]
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"key": "A B", "value": b"1"},
-        {"key": "", "value": b"1"},
-        {"key": "A:", "value": b"1"},
-        {"key": None, "value": b"1"},
-        {"key": "A", "value": b"1\r\nX: 2"},
-        {"key": "A", "value": None},
-    ],
-)
-def test_headers_that_would_break_the_block_are_refused(header: dict[str, object]) -> None:
-    with pytest.raises(BadRowsError, match="a header's"):
-        header_blocks(pa.array([[header]], pa.list_(HEADER)))
 
 
 def test_a_task_without_a_query_and_a_batch_writes_nothing_also_without_asserts() -> None:

@@ -94,6 +94,11 @@ def test_a_narrow_schema_is_taken_and_a_wrong_one_refused(
     assert [row.asDict() for row in reader.schema("topic string, offset long").load().limit(1).collect()] == [
         {"topic": "narrow", "offset": 0}
     ]
+    cased = reader.schema("Topic string, OFFSET long").load()
+    assert cased.columns == ["Topic", "OFFSET"]
+    assert cased.where("offset = 3").select("topic", "Offset").collect() == [("narrow", 3)]
+    fresh = spark.read.format("penstock").options(servers=broker.client_address, stream="narrow")
+    assert fresh.option("columns", "OFFSET,TIMESTAMPTYPE").load().columns == ["offset", "timestampType"]
     with pytest.raises(PySparkException, match="offset: it is of type bigint, not int; cast it after reading"):
         reader.schema("offset int").load().collect()
     with pytest.raises(PySparkException, match="price: there is no such column; there are key, value"):

@@ -18,6 +18,7 @@ from penstock.client.blocking import Client
 from penstock.client.values import EARLIEST
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, rights
+from penstock.spark.columns import as_announced
 from penstock.spark.history import History, LakeTask, Wanted, read_files
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import Earliest, Key, Position
@@ -50,8 +51,9 @@ def fetching_of(options: SourceOptions, columns: Sequence[str]) -> fetching.Fetc
 class BatchReader(DataSourceReader):
     """See the module."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
+        self._names = tuple(names or columns)  # of the columns, as the user gave them
         self._fetching = fetching_of(options, columns)
 
     def partitions(self) -> list[InputPartition]:
@@ -109,6 +111,9 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one piece."""
+        return as_announced(self._read(partition), self._names)
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LakeTask):
             return read_files(self._fetching.columns, partition, self._fetching.subjects)
         assert isinstance(partition, Task)

@@ -1,7 +1,8 @@
 """A stream's messages as the columns that Spark sees: Kafka's names where they mean the same.
 
 Rules: Spark takes a batch only if its schema is exactly the one announced: names, order, types, every field nullable.
-What nobody asked for is not fetched. Nothing is done row by row in Python.
+What nobody asked for is not fetched. Nothing is done row by row in Python. A column is known by its name in any case,
+as Spark resolves names, and has the name by which the user asked for it.
 
 | column          | what                                                                                |
 |-----------------|-------------------------------------------------------------------------------------|
@@ -17,7 +18,7 @@ What nobody asked for is not fetched. Nothing is done row by row in Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -73,6 +74,8 @@ COLUMNS = {
 }
 """All columns, in their order."""
 
+_BY_FOLDED = {name.lower(): name for name in COLUMNS}
+
 _DEFAULT = tuple(name for name in COLUMNS if name != "headers")
 
 
@@ -114,19 +117,36 @@ def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: Place) -> pa.Re
     )
 
 
-def check_schema(names: Sequence[str], types: Sequence[str]) -> None:
-    """ConfigError: a schema that a user gave has columns that there are not, or of another type.
+def known_column(name: str) -> str | None:
+    """The column of that name in any case; None: there is none."""
+    return _BY_FOLDED.get(name.lower())
 
-    `types` are Spark's, as its `simpleString` says them.
+
+def checked_columns(names: Sequence[str], types: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a schema that a user gave, by the names that they have here. `types` are as `simpleString` says.
+
+    ConfigError: there is no such column, or it is of another type.
     """
+    found: dict[str, str] = {}
     mistakes = []
     for name, kind in zip(names, types, strict=True):
-        if name not in COLUMNS:
+        known = known_column(name)
+        if known is None:
             mistakes.append(f"{name}: there is no such column; there are {', '.join(COLUMNS)}")
-        elif kind != _simple(name):
-            mistakes.append(f"{name}: it is of type {_simple(name)}, not {kind}; cast it after reading")
+        elif known in found:
+            mistakes.append(f"{name}: {found[known]} is there, too: leave out one")
+        elif kind != _simple(known):
+            mistakes.append(f"{name}: it is of type {_simple(known)}, not {kind}; cast it after reading")
+        found.setdefault(known or name, name)
     if mistakes:
         raise ConfigError(mistakes)
+    return tuple(found)
+
+
+def as_announced(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The same, with the names under which the user asked for the columns."""
+    for batch in batches:
+        yield batch if batch.schema.names == list(names) else batch.rename_columns(list(names))
 
 
 def _simple(name: str) -> str:

@@ -22,7 +22,7 @@ from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_ser
 from penstock.client.credentials import FILE_VARIABLE, TOKEN_VARIABLE
 from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
 from penstock.spark.brokers import Servers
-from penstock.spark.columns import COLUMNS, default_columns
+from penstock.spark.columns import COLUMNS, default_columns, known_column
 from penstock.spark.places import Earliest, Latest, Moment, Offsets, Where
 from penstock.spark.where import EVERYWHERE, Bounds, bounds_of, moment_of
 
@@ -104,9 +104,14 @@ SINK_OPTIONS = (
     Option(
         "txnVersion", "", "a number that rises from one write of that name to the next, such as `foreachBatch` gives"
     ),
+    Option(
+        "invalidHeaders", "fail",
+        "`fail`, or `drop`: what becomes of headers that NATS cannot carry, by their name or by line ends or bytes of "
+        "zero in their value; a value of null is written as an empty one",
+    ),
     Option("republish", "", "a prefix: what is written is published on NATS, too, on this and the message's subject"),
     Option("timeout", "60s", "how long one answer of the brokers is waited for, failovers included"),
-)
+)  # fmt: skip
 """What a writer takes, in the order of the reference."""
 
 _IGNORED = frozenset(
@@ -193,6 +198,7 @@ class SinkOptions:
     txn_app_id: str
     txn_version: int
     timeout_s: float
+    drop_invalid_headers: bool = False
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -211,6 +217,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         txn_app_id=reader.text("txnAppId"),
         txn_version=reader.get("txnVersion", _version, default=-1),
         timeout_s=reader.get("timeout", seconds, default=60.0),
+        drop_invalid_headers=reader.get("invalidHeaders", _is_drop, default=False),
     )
     if bool(parsed.txn_app_id) != bool(reader.text("txnVersion")):
         reader.mistakes.append("txnAppId, txnVersion: one is given without the other")
@@ -326,10 +333,12 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(_list(text)))
-    if unknown := [name for name in names if name not in COLUMNS]:
-        raise ValueError(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-    return names
+    found: dict[str, None] = {}
+    for name in _list(text):
+        if (known := known_column(name)) is None:
+            raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        found[known] = None
+    return tuple(found)
 
 
 # Where reading begins and ends
@@ -412,6 +421,12 @@ def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"it is {text!r}; there are true and false")
     return text.lower() == "true"
+
+
+def _is_drop(text: str) -> bool:
+    if text.lower() not in ("fail", "drop"):
+        raise ValueError(f"it is {text!r}; there are fail and drop")
+    return text.lower() == "drop"
 
 
 def _count(text: str) -> int:

@@ -35,6 +35,7 @@ from penstock.spark.agreement import checked_cluster
 from penstock.spark.jobs import BatchDone, Report, no_report, session_of
 from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
 from penstock.spark.options import sink_options
+from penstock.spark.rows import CASE_SENSITIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -183,13 +184,20 @@ def _rows(spark: SparkSession, root: Path, where: str) -> DataFrame:
             raise ConfigError([f"path: nothing is in {root} yet"])
         reader = spark.read.option("basePath", str(root))
         rows = reader.parquet(str(root)) if files is None else reader.parquet(*files)
-        if missing := [name for name in NEEDED if name not in rows.columns]:
+        there = names_of(spark, rows.columns)
+        if missing := [name for name in NEEDED if name not in there]:
             raise ConfigError([f"path: {root} has no column {missing[0]}; it has {', '.join(rows.columns)}"])
-        topic = f.col("topic").cast("string") if "topic" in rows.columns else f.lit("")
+        topic = f.col("topic").cast("string") if "topic" in there else f.lit("")
         found = rows.withColumn("topic", topic)
         return found.where(where) if where else found
     except (AnalysisException, ParseException) as error:
         raise ConfigError([f"path, where: {str(error).splitlines()[0]}"]) from error
+
+
+def names_of(spark: SparkSession, columns: Sequence[str]) -> set[str]:
+    """The names by which Spark finds these columns: in small letters, unless it tells names apart by their case."""
+    is_case_sensitive = spark.conf.get(CASE_SENSITIVE, "false") == "true"
+    return set(columns) if is_case_sensitive else {name.lower() for name in columns}
 
 
 def _files(root: Path) -> list[str] | None:
@@ -247,7 +255,8 @@ def _replay(
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
-    taken = [f.col(name) for name in TAKEN if name in rows.columns and not (name == "subject" and note.subject)]
+    there = names_of(rows.sparkSession, rows.columns)
+    taken = [f.col(name) for name in TAKEN if name in there and not (name == "subject" and note.subject)]
     columns = [*taken, *([f.lit(subject).alias("subject")] if subject else [])]
     begun_s, count = time.monotonic(), 0
     writer_options = {"stream": note.stream, **({"servers": servers} if servers else {})}

@@ -1,11 +1,16 @@
 """What Spark writes, as rows of the log: columns are checked once, on the driver; nothing is done row by row.
 
+Rules: a column is known by its name in any case, as Spark resolves names; two that differ by case alone are refused,
+and so is one in another case where `spark.sql.caseSensitive` is set, which only tasks are told. A header that NATS
+cannot carry is refused with its row, or left out and counted; a null value, which Spark's Kafka source gives, becomes
+an empty one.
+
 | column    | types                                 | where it is missing, or null                  |
 |-----------|---------------------------------------|-----------------------------------------------|
 | `value`   | binary or string; null: a tombstone   | it must be there                              |
 | `key`     | binary or string                      | no key                                        |
 | `subject` | string                                | the stream's own, if that has no wildcard     |
-| `headers` | as a reader gives them                | none                                          |
+| `headers` | as a reader gives them                | none; a value that is null: an empty one      |
 | `topic`   | string                                | the option `stream`                           |
 | `partition` | int                                 | that of the key; without one, of the value    |
 """
@@ -15,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +31,7 @@ from penstock.messages import StreamInfo
 
 _TEXT = ("binary", "string")
 _HEADERS = "array<struct<key:string,value:binary>>"
+_INVALID_HEADERS = "set the option invalidHeaders to drop to leave out such headers, or take them out before"
 COLUMNS = {
     "value": _TEXT,
     "key": _TEXT,
@@ -54,23 +61,47 @@ class Share(NamedTuple):
     rows: pa.RecordBatch
 
 
+CASE_SENSITIVE = "spark.sql.caseSensitive"
+
+
 def check_columns(types: Mapping[str, str], *, stream: str) -> None:
     """ConfigError: what is to be written lacks something, or has columns that a message has not. Types are Spark's."""
     mistakes = []
-    if "value" not in types:
+    found = {name.lower() for name in types}
+    if "value" not in found:
         mistakes.append("value: the column is missing; what is to be written has it as binary or string")
-    if not stream and "topic" not in types:
+    if not stream and "topic" not in found:
         mistakes.append(
             "stream: it is missing, and there is no column topic that says it row by row; SQL tables are for reading"
         )
+    seen: dict[str, str] = {}
     for name, kind in types.items():
-        if name not in COLUMNS:
+        known = name.lower()
+        if known not in COLUMNS:
             mistakes.append(f"{name}: a message has no such column; it has {', '.join(COLUMNS)}: drop or rename it")
-        elif kind not in COLUMNS[name]:
-            hint = "; to_json, or a cast, is yours to choose" if name in ("value", "key") else ""
-            mistakes.append(f"{name}: it is of type {kind}, not {' or '.join(COLUMNS[name])}{hint}")
+        elif known in seen:
+            mistakes.append(f"{name}: {seen[known]} is there, too: drop or rename one")
+        elif kind.lower() not in COLUMNS[known]:
+            hint = "; to_json, or a cast, is yours to choose" if known in ("value", "key") else ""
+            mistakes.append(f"{name}: it is of type {kind}, not {' or '.join(COLUMNS[known])}{hint}")
+        seen.setdefault(known, name)
     if mistakes:
         raise ConfigError(mistakes)
+
+
+def named(batch: pa.RecordBatch, *, is_case_sensitive: bool = False) -> pa.RecordBatch:
+    """The same rows, each column under its name as a message has it. Spark keeps names as the user wrote them.
+
+    BadRowsError: a name is in another case, and Spark is told to tell such names apart.
+    """
+    names = [name.lower() for name in batch.schema.names]
+    if names == batch.schema.names:
+        return batch
+    if is_case_sensitive:
+        other = next(one for one, name in zip(batch.schema.names, names, strict=True) if one != name)
+        text = f"a message has no such column, with {CASE_SENSITIVE}; it has {', '.join(COLUMNS)}: drop or rename it"
+        raise BadRowsError(f"{other}: {text}")
+    return batch.rename_columns(names)
 
 
 def shares(batch: pa.RecordBatch, streams: Mapping[str, StreamInfo], default: str) -> Iterator[Share]:
@@ -141,18 +172,56 @@ def _blocks(rows: pa.RecordBatch) -> pa.Array:
     return header_blocks(rows.column("headers"))
 
 
-def header_blocks(headers: pa.ListArray) -> pa.Array:
-    """Lists of names and values as NATS header blocks; null for none. BadRowsError: one that would break the block."""
+def with_valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.RecordBatch, int]:
+    """The same rows with headers that NATS can carry, and how many were left out. BadRowsError."""
+    if "headers" not in rows.schema.names:
+        return rows, 0
+    headers, left_out = valid_headers(rows, drop=drop)
+    columns = [headers if name == "headers" else rows.column(name) for name in rows.schema.names]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names), left_out
+
+
+def valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.ListArray, int]:
+    """The column `headers` of some rows, such that NATS can carry it, and how many headers were left out of it.
+
+    BadRowsError: NATS cannot carry one, and `drop` is not set; it says of which row.
+    """
+    headers = rows.column("headers")
     flat = headers.flatten()
-    names, values = flat.field("key").cast(pa.binary()), flat.field("value").cast(pa.binary())
-    bad_names = pc.invert(pc.fill_null(pc.match_substring_regex(names, _NAME_LINE), False))
-    if (at := pc.index(bad_names, True).as_py()) >= 0:
-        text = "a header's name may hold only printable ASCII without spaces and colons"
-        raise BadRowsError(f"{text}: one is {names[at].as_py()!r}")
-    bad_values = pc.fill_null(pc.match_substring_regex(values, _BROKEN_VALUE), True)
-    if (at := pc.index(bad_values, True).as_py()) >= 0:
-        text = "a header's value may not be null, nor hold line ends or bytes of zero"
-        raise BadRowsError(f"{text}: that of {names[at].as_py().decode()} is {values[at].as_py()!r}")
+    names, values = flat.field(0).cast(pa.binary()), flat.field(1).cast(pa.binary())
+    is_there = flat.is_valid()
+    values = pc.if_else(values.is_valid(), values, pa.scalar(b""))
+    is_named = pc.fill_null(pc.match_substring_regex(names, _NAME_LINE), False)
+    is_whole = pc.invert(pc.match_substring_regex(values, _BROKEN_VALUE))
+    kept = pc.and_(is_named, is_whole)
+    lengths = np.asarray(headers.value_lengths().fill_null(0), dtype=np.int64)
+    owner = np.repeat(np.arange(len(headers)), lengths)
+    bad = pc.and_(is_there, pc.invert(kept))
+    if not drop and (at := pc.index(bad, True).as_py()) >= 0:
+        text = "a header's value may hold no line ends and no bytes of zero"
+        what = f"that of {names[at].as_py()!r} is {values[at].as_py()!r}"
+        if not is_named[at].as_py():
+            text = "a header's name may hold only printable ASCII without spaces and colons"
+            what = f"one is {names[at].as_py()!r}"
+        raise BadRowsError(f"{text}: {what}, of the row with {_row_text(rows, int(owner[at]))}; {_INVALID_HEADERS}")
+    mask = np.asarray(pc.and_(is_there, kept))
+    offsets = np.zeros(len(headers) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(owner[mask], minlength=len(headers)), out=offsets[1:])
+    parts = pa.StructArray.from_arrays([names.filter(pa.array(mask)), values.filter(pa.array(mask))], ["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(offsets), parts), int(pc.sum(bad).as_py() or 0)
+
+
+def _row_text(rows: pa.RecordBatch, at: int) -> str:
+    """What a row can be found by."""
+    names = [name for name in ("topic", "partition", "subject", "key") if name in rows.schema.names]
+    found = [f"{name} {one!r}" for name in names if (one := rows.column(name)[at].as_py()) is not None]
+    return ", ".join(found) or "neither key nor subject"
+
+
+def header_blocks(headers: pa.ListArray) -> pa.Array:
+    """Lists of names and values that are valid as NATS header blocks; null for none."""
+    flat = headers.flatten()
+    names, values = flat.field(0).cast(pa.binary()), flat.field(1).cast(pa.binary())
     lines = pc.binary_join_element_wise(names, pc.binary_join_element_wise(values, b"", b"\r\n"), b": ")
     lengths = headers.value_lengths().fill_null(0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])

@@ -41,7 +41,15 @@ from penstock.spark.jobs import BATCH_ID, QUERY_ID, batch_id_of, query_id_of
 from penstock.spark.options import SinkOptions
 from penstock.spark.planning import warn
 from penstock.spark.republish import republish
-from penstock.spark.rows import BadRowsError, Share, shares, streams_of
+from penstock.spark.rows import (
+    CASE_SENSITIVE,
+    BadRowsError,
+    Share,
+    named,
+    shares,
+    streams_of,
+    with_valid_headers,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +86,7 @@ class StagedMessage(WriterCommitMessage):
     task: int
     staged: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
+    headers_left_out: int = 0  # with invalidHeaders=drop
 
 
 class _Writing:
@@ -98,9 +107,11 @@ class _Writing:
             raise OperationalError("rows are staged by Spark's tasks alone, and this is none: write with df.write")
         batch = self._batch(context)
         staging = _Staging(self._client(), self._options)
+        is_case_sensitive = context.getLocalProperty(CASE_SENSITIVE) == "true"
         for rows in iterator:
-            staging.take(rows)
-        return StagedMessage(*batch, context.partitionId(), staging.finish(), staging.rows)
+            staging.take(named(rows, is_case_sensitive=is_case_sensitive))
+        staged = staging.finish()
+        return StagedMessage(*batch, context.partitionId(), staged, staging.rows, staging.headers_left_out)
 
     # On the driver
 
@@ -113,6 +124,9 @@ class _Writing:
         if not work:
             return
         batch = Batch(found[0].query_id, found[0].batch_id)
+        if left_out := sum(one.headers_left_out for one in found):
+            what = f"batch {batch.batch_id} of query {batch.query_id}"
+            warn(f"{what}: {left_out} headers were left out, as the option invalidHeaders says")
         client = self._client()
         with ThreadPoolExecutor(min(_PUBLISH_AT_ONCE, len(work)), "penstock-publish") as threads:
             done = [
@@ -216,10 +230,12 @@ class _Staging:
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._staged: list[dict[str, Any]] = []
         self._bytes = 0  # of all that waits
-        self.rows = 0
+        self.rows = self.headers_left_out = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Rows as Spark hands them over."""
+        """Rows as Spark hands them over, under a message's own names of columns."""
+        batch, left_out = with_valid_headers(batch, drop=self._options.drop_invalid_headers)
+        self.headers_left_out += left_out
         for name in streams_of(batch, self._options.stream):
             if name not in self._streams:
                 if not name:

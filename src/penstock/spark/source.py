@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from penstock.access import Operation
 from penstock.base.errors import ConfigError
 from penstock.spark import brokers, rights
-from penstock.spark.columns import check_schema, ddl_of
+from penstock.spark.columns import checked_columns, ddl_of
 from penstock.spark.options import SinkOptions, sink_options, source_options
 from penstock.spark.sql_tables import is_table, options_with, table_schema
 from penstock.spark.where import EVERYWHERE
@@ -44,7 +44,8 @@ class DefaultSource(DataSource):
         """For `spark.read`. A user's schema says which columns are fetched."""
         from penstock.spark.batch import BatchReader
 
-        return BatchReader(source_options(options_with(self.options, schema)), _columns(schema))
+        columns, names = _columns(schema)
+        return BatchReader(source_options(options_with(self.options, schema)), columns, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
@@ -57,7 +58,7 @@ class DefaultSource(DataSource):
         options = source_options(options_with(self.options, schema))
         if options.where != EVERYWHERE:
             raise ConfigError(["where: a query reads what comes; assign, subject and startingOffsets say what of it"])
-        return StreamReader(options, _columns(schema))
+        return StreamReader(options, *_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""
@@ -82,13 +83,13 @@ class DefaultSource(DataSource):
         options = sink_options(self.options)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         check_columns(types, stream=options.stream)
-        if options.stream and "topic" not in types:  # else only the rows say where they go
+        if options.stream and "topic" not in {name.lower() for name in types}:  # else only the rows say where they go
             client = brokers.client(options.servers, options.timeout_s)
             rights.check(client, Operation.APPEND, (options.stream,), options.timeout_s)
         return options
 
 
-def _columns(schema: StructType) -> tuple[str, ...]:
+def _columns(schema: StructType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns that are read, and the names that the user gave them, which may be in another case."""
     names = tuple(schema.fieldNames())
-    check_schema(names, [field.dataType.simpleString() for field in schema.fields])
-    return names
+    return checked_columns(names, [field.dataType.simpleString() for field in schema.fields]), names

@@ -37,6 +37,7 @@ from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, rights
 from penstock.spark.agreement import checked_cluster
 from penstock.spark.batch import Task, fetching_of
+from penstock.spark.columns import as_announced
 from penstock.spark.history import History, LakeTask, Wanted, read_files
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import Earliest, Key, Latest, Position, Positions, Where
@@ -64,8 +65,9 @@ _CHOOSE_S = 10.0  # streams that match a pattern are looked for so often
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. One object lives as long as its query; the tasks have copies of it, for `read` alone."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
+        self._names = tuple(names or columns)  # of the columns, as the user gave them
         self._fetching = fetching_of(options, columns)
         self._group = options.group
         self._last_batch_s = time.monotonic()
@@ -280,6 +282,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one piece: in a task."""
+        return as_announced(self._read(partition), self._names)
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LakeTask):
             return read_files(self._fetching.columns, partition, self._fetching.subjects)
         assert isinstance(partition, Task)

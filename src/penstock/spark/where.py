@@ -66,8 +66,8 @@ def where_text(where: Where) -> str:
 
 
 def _known(name: str) -> str:
-    if name not in _BY_COLUMN:
-        hint = _HINTS.get(name, "filter the DataFrame")
+    if name.lower() not in _BY_COLUMN:
+        hint = _HINTS.get(name.lower(), "filter the DataFrame")
         raise ValueError(f"{name}: messages can be left out by {', '.join(_BY_COLUMN)} alone; {hint}")
     return name
 
@@ -94,7 +94,7 @@ def bounds_of(text: str) -> Bounds:
         raise ValueError(f'{text!r} is no JSON object, as {{"partition": 0, "offset": [100, 200]}}')
     bounds = Bounds()
     for name, value in found.items():
-        bounds = _BY_COLUMN[_known(name)](bounds, value)
+        bounds = _BY_COLUMN[_known(name).lower()](bounds, value)
     return bounds
 
 
