@@ -393,6 +393,7 @@ NATS_PAYLOAD_BYTES_MAX = 2**31 - 1  # nats-server's max_payload is an int32: a l
 REFUSALS_GROWTH_MAX = 32  # times what was read: the most that its refusals come to, all of the shortest messages
 REFUSAL_NAMES_CHARS_MAX = 256  # of the names of headers that one refusal quotes
 REFUSALS_QUOTED_MAX = 64  # of one kind and one read: messages that are quoted to those who sent them
+UNDELIVERED_KINDS_TOLD_MAX = 32  # of a partition: why messages that JetStream delivers are not stored
 NATS_ERROR_BYTES_MAX = 4 * KIB  # what is kept of the text of a -ERR: it repeats subjects, which have no other bound
 NATS_PING_INTERVAL_MS = 5_000  # silence after two of them ends a connection; a gap's start is known as exactly
 LISTENED_BYTES_MAX = 16 * MIB  # of the file: 100,000 partitions take 2

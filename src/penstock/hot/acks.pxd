@@ -1,6 +1,6 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-from penstock.hot cimport envelope_acks, memory, places
+from penstock.hot cimport envelope_acks, memory, places, subjects
 from penstock.hot.group cimport Group
 from penstock.hot.verdicts cimport Refused
 
@@ -8,6 +8,7 @@ cdef unsigned char _SPACE
 cdef bytes _PUB
 cdef bytes _LINE_END
 cdef bytes _OFFSET
+cdef bytes _JETSTREAM_BODY
 cdef Py_ssize_t _DIGITS_MAX
 cdef Py_ssize_t _LENGTH_DIGITS_MAX
 
@@ -39,6 +40,7 @@ cpdef Py_ssize_t waiting_count(bytes replies) except -1
     offset_text="const unsigned char*",
     pub_text="const unsigned char*",
     line_end="const unsigned char*",
+    jetstream_body="const unsigned char*",
     at=Py_ssize_t,
     begin=Py_ssize_t,
     end=Py_ssize_t,

@@ -2,9 +2,11 @@
 
 Rules: who waits for an ack is kept as one text, the reply subjects of a batch's rows, each with a space behind it and
 nothing before the space where nobody waits: no reply subject has a space. So what waits for a disk holds no more memory
-than that, whatever else was read together with it.
+than that, whatever else was read together with it. Whoever waits under `$JS.ACK.` is a JetStream consumer, which takes
+`+ACK` for an ack and nothing that is JSON: it would deliver the message again.
 
     PUB _INBOX.a 92␍␊{"stream":"orders","seq":43,"offset":42,"partition":0,…}␍␊
+    PUB $JS.ACK.orders.bridge.1.43.1.1700000000000000000.0 4␍␊+ACK␍␊
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ try:
 except ImportError:
     from penstock.hot import cython
 
-from penstock.hot import envelope_acks, memory, places
+from penstock.hot import envelope_acks, memory, places, subjects
 from penstock.hot.group import Group
 from penstock.hot.verdicts import Refused
 
@@ -24,6 +26,7 @@ _SPACE = 0x20
 _PUB = b"PUB "
 _LINE_END = b"\r\n"
 _OFFSET = b',"offset":'
+_JETSTREAM_BODY = b" %d\r\n%b\r\n" % (len(subjects.JETSTREAM_ACKED), subjects.JETSTREAM_ACKED)
 _DIGITS_MAX = 20  # of 64 bits
 _LENGTH_DIGITS_MAX = 10  # of 32 bits
 _int = int
@@ -87,7 +90,9 @@ def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> byt
     if not cython.compiled:
         acks = []
         for offset, reply in enumerate(replies.split(b" ")[:-1], base_offset):
-            if reply:
+            if reply and subjects.is_jetstream_ack(reply, 0, len(reply)):
+                acks.append(_PUB + reply + _JETSTREAM_BODY)
+            elif reply:
                 body = b'%s%d,"offset":%d%s' % (head, offset + 1, offset, tail)
                 acks.append(b"PUB %s %d\r\n%s\r\n" % (reply, len(body), body))
         return b"".join(acks)
@@ -101,6 +106,7 @@ def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> byt
     offset_text = _OFFSET
     pub_text = _PUB
     line_end = _LINE_END
+    jetstream_body = _JETSTREAM_BODY
     at = 0
     begin = 0
     offset = base_offset
@@ -110,17 +116,21 @@ def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> byt
             memory.put(out, at, pub_text, 0, 4)
             memory.put(out, at + 4, text, begin, end)
             at += 4 + end - begin
-            out[at] = _SPACE
-            size = body_bytes + memory.decimal_digits(offset) + memory.decimal_digits(offset + 1)
-            at = memory.put_decimal(out, at + 1, size)
-            memory.put(out, at, line_end, 0, 2)
-            memory.put(out, at + 2, head_text, 0, len(head))
-            at = memory.put_decimal(out, at + 2 + len(head), offset + 1)
-            memory.put(out, at, offset_text, 0, len(_OFFSET))
-            at = memory.put_decimal(out, at + len(_OFFSET), offset)
-            memory.put(out, at, tail_text, 0, len(tail))
-            memory.put(out, at + len(tail), line_end, 0, 2)
-            at += len(tail) + 2
+            if subjects.is_jetstream_ack(text, begin, end):
+                memory.put(out, at, jetstream_body, 0, len(_JETSTREAM_BODY))
+                at += len(_JETSTREAM_BODY)
+            else:
+                out[at] = _SPACE
+                size = body_bytes + memory.decimal_digits(offset) + memory.decimal_digits(offset + 1)
+                at = memory.put_decimal(out, at + 1, size)
+                memory.put(out, at, line_end, 0, 2)
+                memory.put(out, at + 2, head_text, 0, len(head))
+                at = memory.put_decimal(out, at + 2 + len(head), offset + 1)
+                memory.put(out, at, offset_text, 0, len(_OFFSET))
+                at = memory.put_decimal(out, at + len(_OFFSET), offset)
+                memory.put(out, at, tail_text, 0, len(tail))
+                memory.put(out, at + len(tail), line_end, 0, 2)
+                at += len(tail) + 2
         begin = end + 1
         offset += 1
         end = memory.find_byte(text, _SPACE, begin, len(replies))
@@ -150,6 +160,9 @@ def pubacks_again(stream: bytes, replies: bytes, offsets: bytes, tail: bytes) ->
         raise ValueError(f"{len(replies)} bytes of reply subjects for {len(offsets) // 8} offsets")
     out = []
     for offset, reply in zip(memoryview(offsets).cast("q"), replies.split(b" "), strict=False):
+        if subjects.is_jetstream_ack(reply, 0, len(reply)):
+            out.append(_PUB + reply + _JETSTREAM_BODY)
+            continue
         body = b'{"stream":"%b","seq":%d,"duplicate":true,"offset":%d%b' % (stream, offset + 1, offset, tail)
         out.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))
     return b"".join(out)

@@ -37,6 +37,8 @@ cdef class Fields:
 
     cdef void clear(self) noexcept
 
+    cdef void forget_publisher(self) noexcept
+
     @cython.locals(line=Py_ssize_t, line_end=Py_ssize_t, colon=Py_ssize_t)
     cpdef int read(self, bytes text, Py_ssize_t begin, Py_ssize_t end) except -1
 

@@ -120,6 +120,10 @@ class Fields:
         self.subject_sequence = self.tombstone = self.ttl = self.rollup = -1
         self.unsupported = False
 
+    def forget_publisher(self) -> None:
+        """Leave out what only the first publisher wants to hear and to expect, of a message that is handed on."""
+        self.ack = self.stream = self.sequence = self.subject_sequence = self.last_id = -1
+
     def read(self, text: bytes, begin: int, end: int) -> None:
         """Look at the block text[begin:end]; IndexError if it is not all there."""
         if not 0 <= begin <= end <= len(text):

@@ -1,7 +1,7 @@
 # Types of C for refusals.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-from penstock.hot cimport envelope_acks, headers, memory, places
+from penstock.hot cimport envelope_acks, headers, memory, places, subjects
 from penstock.hot.group cimport Group
 from penstock.hot.verdicts cimport Refused
 
@@ -14,6 +14,7 @@ cdef unsigned char _NUMBER
 cdef unsigned char _SPACE
 cdef bytes _PUB
 cdef bytes _LINE_END
+cdef bytes _JETSTREAM_ACKED
 
 @cython.locals(
     out=bytearray,

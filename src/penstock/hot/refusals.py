@@ -14,7 +14,8 @@ no two need be alike: of those so many bodies are made and no more, and who come
 | any other   | nothing                                         |
 
 Who sent an envelope gets the same body within an ack; see `envelope_acks`. What is ELSEWHERE is no refusal: there it is
-acked as the first was.
+acked as the first was. A JetStream consumer whose message is refused gets no answer: then it delivers the message again
+after its `ack_wait`, until the message is taken or its `max_deliver` is reached.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ try:
 except ImportError:
     from penstock.hot import cython
 
-from penstock.hot import envelope_acks, headers, memory, places, verdicts
+from penstock.hot import envelope_acks, headers, memory, places, subjects, verdicts
 from penstock.hot.group import Group
 from penstock.hot.verdicts import Refused
 
@@ -44,6 +45,7 @@ _NUMBER = 0x00
 _SPACE = 0x20
 _PUB = b"PUB "
 _LINE_END = b"\r\n"
+_JETSTREAM_ACKED = subjects.JETSTREAM_ACKED
 _int = int
 
 
@@ -66,6 +68,12 @@ def answers(
         if not one.is_answered:
             continue
         at = one.row * places.STRIDE
+        if one.enveloped is None and subjects.is_jetstream_ack(
+            text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1]
+        ):
+            if one.verdict == _ELSEWHERE:
+                _answer(out, text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1], _JETSTREAM_ACKED, 0)
+            continue
         if one.verdict == _UNSUPPORTED:
             quoted = headers.asked_for(text, numbers[at + places.HEADERS], numbers[at + places.HEADERS + 1])
         elif one.verdict == _BAD_SUBJECT:
@@ -102,7 +110,7 @@ def answers_alike(replies: bytes, body: bytes) -> bytes:
     begin = 0
     end = memory.find_byte(text, _SPACE, 0, len(replies))
     while end >= 0:
-        if end > begin:
+        if end > begin and not subjects.is_jetstream_ack(text, begin, end):
             _answer(out, text, begin, end, body, 0)
         begin = end + 1
         end = memory.find_byte(text, _SPACE, begin, len(replies))

@@ -7,6 +7,7 @@ cdef unsigned char _DOT
 cdef unsigned char _STAR
 cdef unsigned char _GREATER
 cdef unsigned char _DELETE
+cdef bytes _JETSTREAM_ACK
 
 @cython.locals(token=Py_ssize_t, at=Py_ssize_t, size=Py_ssize_t, byte="unsigned char")
 cdef bint is_plain(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
@@ -21,3 +22,5 @@ cdef bint is_text(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) e
 
 @cython.locals(prefix=bytes)
 cdef bint is_reserved(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
+
+cpdef bint is_jetstream_ack(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept

@@ -21,6 +21,9 @@ _DOT = 0x2E
 _STAR = 0x2A
 _GREATER = 0x3E
 _DELETE = 0x7F
+_JETSTREAM_ACK = b"$JS.ACK."
+JETSTREAM_ACKED = b"+ACK"
+"""What JetStream takes for an ack; any other text but its few commands is none, and it delivers again."""
 
 
 def is_plain(text: bytes, begin: int, end: int) -> bool:
@@ -96,3 +99,8 @@ def is_reserved(text: bytes, begin: int, end: int) -> bool:
         if memory.begins(text, begin, end, prefix):
             return True
     return False
+
+
+def is_jetstream_ack(text: bytes, begin: int, end: int) -> bool:
+    """Whether text[begin:end] is the reply subject of a message that a JetStream consumer delivers; begin -1: none."""
+    return begin >= 0 and memory.begins(text, begin, end, _JETSTREAM_ACK)

@@ -10,7 +10,7 @@ verdict of its own, with the message refused: it is never stored as if it had no
 |-----------------------|-------------------------------------------------------------------------------------|
 | `value`               | the value; where it is missing, an empty one                                        |
 | `headers`             | lines of the header block, in their order; of a name that comes twice the last value |
-| `ack_inbox`           | the row's REPLY; where it is missing, the reply subject of the message is           |
+| `ack_inbox`           | the row's REPLY, but for what JetStream delivers; else the message's reply subject is |
 | `key`, `correlation_id`, `ack_policy`, `offset` | numbers here, for `verdicts`; an empty key is none            |
 | anything else         | nothing: the broker knows better                                                    |
 
@@ -117,7 +117,7 @@ class Opened:
         verdict = 0
         reply = came.numbers[place + places.REPLY]
         reply_end = came.numbers[place + places.REPLY + 1]
-        if one.ack_inbox_end > one.ack_inbox:
+        if one.ack_inbox_end > one.ack_inbox and not subjects.is_jetstream_ack(text, reply, reply_end):
             if text[one.ack_inbox] == _DOLLAR or not subjects.is_plain(text, one.ack_inbox, one.ack_inbox_end):
                 verdict = BAD_INBOX
             else:

@@ -37,6 +37,7 @@ cdef class Sorted:
     cdef readonly Group group
     cdef readonly Group rows
     cdef readonly list refused
+    cdef readonly list undelivered
     cdef readonly Py_ssize_t other_stream
     cdef readonly Py_ssize_t reserved
     cdef readonly list duplicates
@@ -67,6 +68,7 @@ cdef class Sorted:
     @cython.locals(
         group=Group,
         in_envelope=bint,
+        is_delivery=bint,
         level=int,
         out=Group,
         fields=Fields,
@@ -99,6 +101,8 @@ cdef class Sorted:
         bint acks_envelopes,
     ) except -1
 
+    cdef int _read_fields(self, Py_ssize_t headers, Py_ssize_t headers_end, bint is_delivery) except -1
+
     @cython.locals(fields=Fields)
     cdef bint _is_for_another(self, const unsigned char* text, bytes name) except -1
 
@@ -124,7 +128,7 @@ cdef class Sorted:
 
     cdef int take_back(self, int64_t log_end) except -1
 
-    @cython.locals(others=list)
+    @cython.locals(one=Refused)
     cdef int _turn_away(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end) except -1
 
     @cython.locals(fields=Fields, has_id=bint, expects_id=bint, place=tuple)

@@ -29,6 +29,10 @@ and handed back with the offset of the first; the id of one that becomes a row i
 Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
 says; its expected offset is what a sequence would say, and its own verdicts are those of `unwrap`. Who waits for acks
 of them is kept apart, in the `enveloped` of the rows.
+
+What a JetStream consumer delivers (its reply subject begins with `$JS.ACK.`) is acked to JetStream, once it is as
+durable as the stream promises: what it asks for an ack with, a header or an envelope, is its first publisher's, who is
+not there. Nor do its expectations count: JetStream has looked at them when it stored it, and they are of its sequences.
 """
 
 from __future__ import annotations
@@ -116,6 +120,7 @@ class Sorted:
     `group` is what was looked at, without envelopes: `refused`, `duplicates`, `elsewhere` name rows of it. The latter
     two are stored already, here at the offset that is their number, or in another partition. `has_ids`, `has_ttls`,
     `has_rollups`: some of the rows may have message ids, times to live, others of their subject that go for them.
+    `undelivered`: those of `refused` that a JetStream consumer delivers: it is not answered, and delivers them again.
     `rollup_row`: the last for which all before it go, or -1. With `needs_ids` or `needs_lasts` nothing is decided: it
     takes the ids of the log, or the last offsets of its subjects. With `asks_older` some are refused as UNKNOWN_LAST.
     """
@@ -123,7 +128,7 @@ class Sorted:
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
                  "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes",
                  "duplicates", "elsewhere", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts",
-                 "other_stream", "refused", "reserved", "rollup_row", "rows")  # fmt: skip
+                 "other_stream", "refused", "reserved", "rollup_row", "rows", "undelivered")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
@@ -152,6 +157,7 @@ class Sorted:
         self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
         self.allows_ttls = self.allows_rollups = self.competes = False
         self.refused: list[Refused] = []
+        self.undelivered: list[Refused] = []
         self.other_stream = self.reserved = 0
         self.rollup_row = self._key = self._key_end = -1  # the latter two: of the row that was looked at last
         self._number = self._partition = 0  # that go with its verdict
@@ -182,16 +188,14 @@ class Sorted:
                 continue
             headers = numbers[at + places.HEADERS]
             headers_end = numbers[at + places.HEADERS + 1]
-            if headers < 0:
-                fields.clear()
-            else:
-                fields.read(group.data, headers, headers_end)
+            reply = numbers[at + places.REPLY]
+            reply_end = numbers[at + places.REPLY + 1]
+            is_delivery = subjects.is_jetstream_ack(text, reply, reply_end)
+            self._read_fields(headers, headers_end, is_delivery)
             if fields.stream >= 0 and self._is_for_another(text, name):
                 self.other_stream += 1
                 continue
-            reply = numbers[at + places.REPLY]
-            reply_end = numbers[at + places.REPLY + 1]
-            in_envelope = self._has_envelopes and self._opened.holds(row)
+            in_envelope = self._has_envelopes and not is_delivery and self._opened.holds(row)
             level = _LEVEL_ALL if fields.ack < 0 and not in_envelope else self._level(text, row)
             if not (acks_envelopes if in_envelope else acks_replies) or level == _LEVEL_NONE:
                 reply = reply_end = -1
@@ -225,6 +229,15 @@ class Sorted:
                 subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,
                 self._key, self._key_end, early, early_end,
             )  # fmt: skip
+
+    def _read_fields(self, headers: int, headers_end: int, is_delivery: bool) -> None:
+        """Take the header block of one message; -1: it has none."""
+        if headers < 0:
+            self._fields.clear()
+        else:
+            self._fields.read(self.group.data, headers, headers_end)
+            if is_delivery:
+                self._fields.forget_publisher()
 
     def _is_for_another(self, text: bytes, name: bytes) -> bool:
         """Whether the stream that the message is meant for has another name; an empty one is any, as in JetStream."""
@@ -318,9 +331,13 @@ class Sorted:
             self.needs_lasts = True
         elif verdict == _DUPLICATE:
             self.duplicates.append(self._refused(row, verdict, reply, reply_end))
+        elif verdict == ELSEWHERE:
+            self.elsewhere.append(self._refused(row, verdict, reply, reply_end))
         else:
-            others = self.elsewhere if verdict == ELSEWHERE else self.refused
-            others.append(self._refused(row, verdict, reply, reply_end))
+            one = self._refused(row, verdict, reply, reply_end)
+            self.refused.append(one)
+            if subjects.is_jetstream_ack(self.group.data, reply, reply_end):
+                self.undelivered.append(one)
 
     def _of_subject(self, text: bytes, row: int, offset: int) -> int:
         """Whether the last message on its subject has the sequence that the message expects; `offset` would be its own.
@@ -434,7 +451,12 @@ class Sorted:
         one.partition = self._partition
         one.is_answered = reply >= 0
         one.enveloped = None
-        if reply >= 0 and self._has_envelopes and self._opened.holds(row):
+        if (
+            reply >= 0
+            and self._has_envelopes
+            and self._opened.holds(row)
+            and not subjects.is_jetstream_ack(self.group.data, reply, reply_end)
+        ):
             record = bytearray()
             self._keep(record, 0, row, reply, reply_end, False)
             one.enveloped = bytes(record)

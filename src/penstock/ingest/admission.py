@@ -29,6 +29,9 @@ sequence, message id, last id, rollup, size.
 
 A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
 
+A message that a JetStream consumer delivers is acked as JetStream wants it, and not answered where it is refused, so
+that it is delivered again; see `hot.verdicts`.
+
 A message that came in an envelope (see `hot.envelope`) passes the same checks, with what the envelope says taken for
 headers where the message has none that say it; its ack is Liftbridge's, and goes to its ack inbox if it names one.
 
@@ -51,7 +54,7 @@ from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subject_mistake
 from penstock.batch.header import row_flags
-from penstock.hot import envelope_acks, refusals, unwrap, verdicts
+from penstock.hot import envelope_acks, refusals, subjects, unwrap, verdicts
 from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields, unsupported
 from penstock.hot.message_ids import MessageIds
@@ -118,6 +121,7 @@ class Admission(msgspec.Struct):
 
     `errors` are those that every leader would give; `denials` depend on what this one has, and can: they say that a
     message is not stored, and that is so if no other broker leads.
+    `undelivered`: why messages that a JetStream consumer delivers are not stored, by kind: one text of each.
     `flags` are those of the batches that the rows become. For `duplicates`, `has_ids`, `rollup_row`, `needs_ids`,
     `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
     """
@@ -135,6 +139,7 @@ class Admission(msgspec.Struct):
     needs_ids: bool = False
     needs_lasts: bool = False
     asks_older: bool = False
+    undelivered: dict[bytes, str] = {}
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
@@ -196,6 +201,10 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
     quotes_max = limits.REFUSALS_QUOTED_MAX
     if found.refused:
         out.drop(reason, len(found.refused))
+        for one in found.undelivered:
+            kind = body_of(one.verdict, None)
+            if kind not in out.undelivered:
+                out.undelivered[kind] = _description(kind, one.number)
         if answers := refusals.answers(found.group, found.refused, body_of, quotes_max, rules.ack_head):
             if any(one.verdict in _OF_THIS_LEADER for one in found.refused):
                 out.denials = answers
@@ -218,14 +227,23 @@ def _refuse_too_large(message: TooLarge, rules: Rules, out: Admission) -> None:
     block = message.headers or b""
     fields = Fields()
     fields.read(block, 0, len(block))
-    if block[fields.stream : fields.stream_end] not in (b"", rules.name):
+    is_delivery = message.reply is not None and subjects.is_jetstream_ack(message.reply, 0, len(message.reply))
+    if not is_delivery and block[fields.stream : fields.stream_end] not in (b"", rules.name):
         out.drop(OTHER_STREAM)
         return
     out.drop(REFUSED)
     is_unheard = fields.ack >= 0 and block[fields.ack : fields.ack_end] == b"none"
-    if message.reply is not None and rules.acks_replies and not is_unheard:
+    if message.reply is not None and rules.acks_replies and (is_delivery or not is_unheard):
         error = acks.message_too_large(message.size, rules.message_bytes_max)
         out.errors.append(acks.error_ack(rules.name, message.reply, error))
+        if is_delivery:
+            out.undelivered.setdefault(_body(verdicts.TOO_LARGE, None, rules), error.description)
+
+
+def _description(body: bytes, number: int) -> str:
+    """What an error body says in words."""
+    told: str = msgspec.json.decode(body.replace(b"\0", b"%d" % number))["error"]["description"]
+    return told
 
 
 def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:

@@ -61,8 +61,8 @@ class Partition:
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
         "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
         "leads", "led_epoch", "listened_us", "log", "mending", "meters", "producers", "published", "refusal",
-        "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "vfs",
-        "visit_us", "when_idle",
+        "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated",
+        "undelivered_told", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -101,6 +101,7 @@ class Partition:
         self.led_epoch = 0  # the last leader epoch in which this broker led it, or did before it was started; 0: none
         self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
+        self.undelivered_told: frozenset[bytes] = frozenset()  # kinds of refusals, since the stream's config changed
         self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
@@ -187,6 +188,7 @@ class Partition:
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
         self._rules = rules = Rules.of(stream.config, self.key.partition)
+        self.undelivered_told = frozenset()
         if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
             self.dedup = None
         assert stream.config.min_isr is not None
@@ -346,10 +348,20 @@ class Partition:
             self.counters["duplicates"] += admission.elsewhere
         if admission.dropped:
             self._count_dropped(admission.dropped)
+        if admission.undelivered:
+            self._tell_undelivered(admission.undelivered, step)
         if admission.errors:
             step.publish.append(Answers(self.sid, b"".join(admission.errors)))
         if admission.denials:
             self._deny(admission.denials, step)
+
+    def _tell_undelivered(self, found: Mapping[bytes, str], step: Step) -> None:
+        """Tell the operator, once of each kind, what a JetStream consumer delivers again: it hears nothing."""
+        for kind, text in found.items():
+            if kind not in self.undelivered_told and len(self.undelivered_told) < limits.UNDELIVERED_KINDS_TOLD_MAX:
+                self.undelivered_told |= {kind}
+                said = "what a JetStream consumer delivers is not stored, and is delivered again"
+                step.notices.append(f"{self.label}: {said}: {text}")
 
     def _deny(self, commands: bytes, step: Step) -> None:
         """Tell publishers that their messages are not stored; where others may lead, once none of them can have it."""
