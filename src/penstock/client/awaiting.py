@@ -16,7 +16,7 @@ import msgspec
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.errors import TimedOut, Unavailable, specific
-from penstock.client.publish_format import parse_ack
+from penstock.client.publish_format import header_block_bytes, parse_ack
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
 
@@ -57,6 +57,11 @@ class Outgoing(msgspec.Struct, frozen=True):
     subject: str
     payload: bytes
     headers: dict[str, str] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """What NATS counts towards its `max_payload`: the payload and the header block."""
+        return len(self.payload) + header_block_bytes(self.headers)
 
 
 class OneAck:

@@ -30,6 +30,8 @@ KEY_BASE64_HEADER = "Penstock-Key-Base64"
 ACK_HEADER = "Penstock-Ack"
 EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
+_EMPTY_BLOCK_BYTES = len("NATS/1.0\r\n\r\n")
+_LINE_BYTES = len(": \r\n")  # of one header, beside its name and its value
 
 Acked = Literal["all", "leader"]
 Ack = Acked | Literal["none"]
@@ -164,6 +166,13 @@ def publish_headers(
     if ack != "all":
         out[ACK_HEADER] = ack
     return out or None
+
+
+def header_block_bytes(headers: Mapping[str, str] | None) -> int:
+    """The size of the header block that nats-py writes: NATS counts it towards `max_payload`."""
+    if headers is None:
+        return 0
+    return _EMPTY_BLOCK_BYTES + sum(len(name) + len(text.encode()) + _LINE_BYTES for name, text in headers.items())
 
 
 def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:

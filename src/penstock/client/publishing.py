@@ -361,14 +361,15 @@ def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Out
 
 async def _publish(connection: NatsClient, outgoing: Outgoing, reply: str) -> None:
     from nats.errors import Error as NatsError
-    from nats.errors import MaxPayloadError
 
+    # nats-py looks at the payload alone. A server closes the connection over more, and all acks under way are lost.
+    size_bytes, bytes_max = outgoing.size_bytes, connection.max_payload
+    if size_bytes > bytes_max:
+        which = "" if outgoing.headers is None else " with its headers"
+        text = f"the message has {size_bytes} bytes{which}; the NATS server takes at most {bytes_max}"
+        raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max)
     try:
         await connection.publish(outgoing.subject, outgoing.payload, reply=reply, headers=outgoing.headers)
-    except MaxPayloadError:
-        bytes_max = connection.max_payload
-        text = f"the message has {len(outgoing.payload)} bytes; the NATS server takes at most {bytes_max}"
-        raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max) from None
     except (OSError, NatsError) as error:
         raise Unavailable(f"NATS does not take the message: {error}") from None
 

@@ -17,6 +17,7 @@ import penstock
 from penstock.cli.jetstream import JetStream
 from penstock.cli.relay_nats import NatsOutput
 from penstock.client.publishing import Publisher, ended_by_cancel, first_connection
+from penstock.client.values import encode_headers
 
 INFO = b'INFO {"server_id":"X","version":"2.10.0","max_payload":1000,"headers":true}\r\n'
 PONG = b"PONG\r\n"
@@ -116,6 +117,22 @@ async def _published(*urls: str, timeout_s: float = 60.0, **options: object) -> 
     try:
         await publisher.publish("s", b"x", None, timeout_s=timeout_s)
     finally:
+        await publisher.close()
+
+
+@pytest.mark.parametrize("headers", [None, {"A": "b"}, {"Colour": "gr\u00fcn", "Penstock-Key": "k" * 300}])
+async def test_headers_count_towards_the_size_that_nats_takes(headers: dict[str, str] | None) -> None:
+    """A server closes the connection over a message that is larger, and with it go the acks of all other messages."""
+    block = encode_headers(headers) or b""
+    async with asyncio.timeout(10), nats_server(PONG) as (url, _):
+        publisher = Publisher([url], "test", {})
+        with pytest.raises(penstock.RemoteError, match=r"has 1001 bytes.*takes at most 1000") as caught:
+            await publisher.publish("s", bytes(1001 - len(block)), headers, timeout_s=9.0)
+        assert caught.value.code == "too_large"
+        with pytest.raises(penstock.RemoteError, match="has 1001 bytes"):
+            await publisher.publish_without_ack("s", bytes(1001 - len(block)), headers, timeout_s=9.0)
+        future = await publisher.publish("s", bytes(1000 - len(block)), headers, timeout_s=9.0)
+        assert not future.done()
         await publisher.close()
 
 
