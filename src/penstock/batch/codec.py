@@ -33,6 +33,7 @@ from penstock.batch.header import (
     BatchHeader,
 )
 from penstock.batch.header import PREFIX_BYTES as PREFIX_BYTES
+from penstock.batch.keys import without_empty
 from penstock.batch.schema import arrow_schema
 from penstock.hot.columns import VarColumn, int64_range
 from penstock.hot.crc import crc32c
@@ -451,6 +452,26 @@ def part_of(data: Buffer, begin: int, end: int, *, file: str = "", position: int
         timestamp_range_us=(times[0], times[-1]),
         leader_epoch=header.leader_epoch,
         flags=header.flags & ~(COMPRESSION_FLAGS | RUN_FLAGS),
+    )
+    return message
+
+
+def without_empty_keys(data: Buffer) -> bytearray:
+    """A plain message that `check_values` has passed, with null in the place of each empty key, and else the same."""
+    rows, header = read_rows(data), read_header(data)
+    _, offsets_of_rows, _, timestamps_of_rows, *_ = buffers(data)
+    columns = {name: rows.column(name) for name in _VAR_COLUMNS}
+    columns["key"] = without_empty(columns["key"])
+    message, _ = assemble(
+        offsets_of_rows,
+        timestamps_of_rows,
+        [var_column(column) for column in columns.values()],
+        header.count,
+        offset_range=(header.base_offset, header.end_offset),
+        timestamp_range_us=(header.min_timestamp_us, header.max_timestamp_us),
+        leader_epoch=header.leader_epoch,
+        flags=header.flags,
+        producer=producer_of(header),
     )
     return message
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.base.partitioning import PartitionBy, Split
 from penstock.batch import codec
+from penstock.batch.keys import without_empty
 from penstock.hot.keymap import KeyMap
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def by_content(
     """
     import pyarrow.compute as pc
 
+    if keys is not None:
+        keys = without_empty(keys)
     if split.token:
         pattern = rf"^(?:[^.]*\.){{{split.token - 1}}}(?P<token>[^.]*)"
         tokens = pc.extract_regex(subjects(), pattern)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import LeaderEpoch, PartitionId
+from penstock.batch.keys import have_key
 from penstock.client import batches, reading
 from penstock.client.added import Added, readable
 from penstock.client.batches import Range
@@ -243,7 +244,7 @@ def _latest_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    keyed = batch.filter(pc.is_valid(batch.column("key")))
+    keyed = batch.filter(have_key(batch.column("key")))
     table = pa.table({"key": keyed.column("key"), "offset": keyed.column("offset")})
     last = table.group_by("key").aggregate([("offset", "max")]).column("offset_max")
     return keyed.filter(pc.is_in(keyed.column("offset"), last.combine_chunks()))

@@ -1,10 +1,10 @@
 """Compaction: of each key the last message stays, and of a subject what came since its last rollup. This decides which
 rows go; `cleaning` writes segments without them.
 
-Rules: judged is what is sealed, committed, on the disk and old enough. Messages without a key always stay. A pass reads
-what has come since the last one (the dirty part), notes the last offset of each key in it, and then judges all rows
-before its end: those of the dirty part, and those before it, where each key is there once. Where there are too many
-keys to be noted, the pass ends there, and the next one goes on.
+Rules: judged is what is sealed, committed, on the disk and old enough. Messages without a key always stay, and an empty
+key is none. A pass reads what has come since the last one (the dirty part), notes the last offset of each key in it,
+and then judges all rows before its end: those of the dirty part, and those before it, where each key is there once.
+Where there are too many keys to be noted, the pass ends there, and the next one goes on.
 
 A tombstone (a null value) takes the older messages of its key with it, and may go itself, but later: a reader that has
 seen one of those must find it. So it stays until a pass that had it judged has been over for `tombstone_retention`; and
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from penstock.base import limits
 from penstock.batch.codec import PREFIX_BYTES, check_rows
 from penstock.batch.header import MAY_ROLL_UP_SUBJECTS, BatchHeader
+from penstock.batch.keys import without_empty
 from penstock.batch.merging import Merged
 from penstock.commitlog.judged import Found, Judged, Rules
 from penstock.commitlog.latest import Latest
@@ -114,7 +115,7 @@ class Survey(SlicedWork):
             header = merged.header
             if rules.by_key and header.end_offset > rules.dirty_start:
                 rows = check_rows(merged.data)
-                latest.add(rows.column("key"), rows.column("offset"))
+                latest.add(_keys(rows), rows.column("offset"))
             if rules.rollups_start is not None and header.flags & MAY_ROLL_UP_SUBJECTS:
                 rollups.add(*rollups_of(merged.data, rules.rollups_start))
             if latest.is_full or rollups.is_full:
@@ -187,7 +188,7 @@ class _Judging:
         import pyarrow as pa
 
         found, rules = self._found[-1], self._rules
-        last_key = rows.column("key")[-1].as_py() if rules.by_key else None
+        last_key = _keys(rows)[-1].as_py() if rules.by_key else None
         last_subject = None if self._rolled is None else rows.column("subject")[-1].as_py().encode()
         found.batch(header, last_key, last_subject)
         if header.end_offset > self._last_offset + 1:  # the next pass judges it
@@ -210,10 +211,11 @@ class _Judging:
         """The next rows, of the dirty part."""
         import pyarrow.compute as pc
 
-        keep = self._latest.are_last(rows.column("key"), rows.column("offset"))
+        keys = _keys(rows)
+        keep = self._latest.are_last(keys, rows.column("offset"))
         if not self.has_tombstones:
-            stay = pc.and_(keep, _tombstones(rows))
-            self._look_for_tombstones(rows.column("offset"), rows.column("key"), stay)
+            stay = pc.and_(keep, _tombstones(rows, keys))
+            self._look_for_tombstones(rows.column("offset"), keys, stay)
         self.note(keep)
 
     def _look_for_tombstones(self, offsets: pa.Int64Array, keys: pa.BinaryArray, stay: pa.BooleanArray) -> None:
@@ -236,8 +238,8 @@ class _Judging:
         """The next rows, of the clean part."""
         import pyarrow as pa
 
-        places = self._found[-1].keeps
-        few = pa.table([rows.column("offset"), rows.column("key"), _tombstones(rows)], ["offset", "key", "gone"])
+        places, keys = self._found[-1].keeps, _keys(rows)
+        few = pa.table([rows.column("offset"), keys, _tombstones(rows, keys)], ["offset", "key", "gone"])
         self._clean.append((places, len(places), few))
         places.append(None)
         self._clean_rows += rows.num_rows
@@ -283,7 +285,11 @@ class _Judging:
                     self.judged.append(Judged(found.segment, keep, is_ordered=self._rolled is not None))
 
 
-def _tombstones(rows: pa.RecordBatch) -> pa.BooleanArray:
+def _keys(rows: pa.RecordBatch) -> pa.BinaryArray:
+    return without_empty(rows.column("key"))
+
+
+def _tombstones(rows: pa.RecordBatch, keys: pa.BinaryArray) -> pa.BooleanArray:
     import pyarrow.compute as pc
 
-    return pc.and_(rows.column("value").is_null(), rows.column("key").is_valid())
+    return pc.and_(rows.column("value").is_null(), keys.is_valid())

@@ -1,6 +1,7 @@
 """Look up the headers that Penstock honours, in the header block of one message.
 
-Rules: names are taken to the letter, and the first of a name counts. The block ends at its blank line: what a publisher
+Rules: names are taken to the letter, and the first of a name counts. A key that is empty is none, as if its header were
+not there. The block ends at its blank line: what a publisher
 puts behind it is no header for NATS either. A line without a colon is none.
 
 | a name that begins with `Nats-` or `Penstock-` | what becomes of it                                   |
@@ -149,7 +150,7 @@ class Fields:
             end -= 1
         place = memory.find(_NAMES, 0, len(_NAMES), text, line, colon + 1)
         if place == _KEY:
-            if self.key < 0:
+            if self.key < 0 and end > begin:
                 self.key, self.key_end = begin, end
         elif place == _ID:
             if self.id < 0:
@@ -170,7 +171,7 @@ class Fields:
             if self.last_id < 0:
                 self.last_id, self.last_id_end = begin, end
         elif place == _ENCODED_KEY:
-            if self.encoded_key < 0:
+            if self.encoded_key < 0 and end > begin:
                 self.encoded_key, self.encoded_key_end = begin, end
         elif place == _TOMBSTONE:
             if self.tombstone < 0:

@@ -60,6 +60,12 @@ cdef class Rows:
     @cython.locals(size=int64_t)
     cpdef object widest_key(self, int64_t limit)
 
+    @cython.locals(
+        nulls=int64_t, count=Py_ssize_t, ends="const loose_int32*", bits=bytes, valid="const unsigned char*",
+        row=Py_ssize_t,
+    )
+    cpdef bint has_empty_key(self) except -1
+
     @cython.locals(size=int64_t)
     cpdef object widest_headers(self, int64_t limit)
 

@@ -175,6 +175,20 @@ class Rows:
         size = self._size(_KEY, _VALUES)
         return size if size <= limit else load.widest(self._ends(_KEY), self._count + 1)
 
+    def has_empty_key(self) -> bool:
+        """Whether some row has a key of no bytes, which is not null."""
+        nulls = load.int64s(self._metadata, self._nodes_position, 2 * _NODES)[2 * (_FIRST_NODE + _KEY) + 1]
+        count = self._count
+        if nulls == count:
+            return False
+        ends = self._ends(_KEY)
+        bits = self._bytes(_KEY, _VALIDITY) if nulls else b""
+        valid = bits
+        for row in range(count):
+            if ends[row] == ends[row + 1] and (nulls == 0 or valid[row >> 3] >> (row & 7) & 1):
+                return True
+        return False
+
     def widest_headers(self, limit: _int) -> int:
         """The same for a header block."""
         size = self._size(_HEADERS, _VALUES)

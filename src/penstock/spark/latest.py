@@ -27,6 +27,7 @@ from pyarrow import parquet
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
+from penstock.batch.keys import have_key
 from penstock.spark import fetching
 from penstock.spark.columns import arrow_schema, ddl_of
 from penstock.spark.lake import sync_folder
@@ -104,7 +105,7 @@ def read_latest(
         for number in batch.column(0).to_pylist():
             for piece in tasks[number]:
                 for rows in fetching.read(how, piece):
-                    gathered.add(rows.filter(pc.is_valid(rows.column("key"))))
+                    gathered.add(rows.filter(have_key(rows.column("key"))))
                     if gathered.is_full and gathered.shrink().nbytes > limits.TABLE_BYTES_WAITING_MAX // 2:
                         yield from _pieces(gathered)
                         gathered = Gathered(counts)

@@ -61,12 +61,12 @@ class Stream:
 def test_of_each_key_the_last_message_stays_where_it_was() -> None:
     stream = Stream()
     for number in range(20):
-        stream.append((b"a", b"%d" % number), (b"", b"%d" % -number), KEYLESS, (b"only %d" % number, b""))
+        stream.append((b"a", b"%d" % number), (b"b", b"%d" % -number), KEYLESS, (b"only %d" % number, b""))
     stream.seal()
     before, size_bytes = stream.log.view(), stream.log.size_bytes
     assert stream.compact()
     sealed_end = stream.log.view().segments[-1].base_offset
-    gone = {row for row in stream.rows if row.key in (b"a", b"") and row.offset < 4 * 19}
+    gone = {row for row in stream.rows if row.key in (b"a", b"b") and row.offset < 4 * 19}
     assert stream.found == [row for row in stream.rows if row not in gone]
     assert stream.log.size_bytes < size_bytes
     headers = [header for header, _ in batches_of(stream.log.view())]
@@ -75,6 +75,19 @@ def test_of_each_key_the_last_message_stays_where_it_was() -> None:
     assert rows_of(before) == stream.found, "whoever has a view of before goes on with the new files"
     again = open_log(stream.vfs.crash_clone(Keep.ALL), CONFIG, must_exist=True)  # type: ignore[union-attr]
     assert rows_of(again.view()) == stream.found
+
+
+def test_an_empty_key_of_an_older_log_is_none() -> None:
+    stream = Stream(replace(CONFIG, tombstone_retention_us=0))
+    for number in range(3):
+        stream.append((b"", b"%d" % number), (b"", None), (b"k", b"%d" % number))
+    stream.seal()
+    assert stream.compact() > 0
+    stream.append((b"", b"3"), (b"k", b"3"))  # and where the rows before are judged by what comes behind them
+    stream.seal()
+    assert stream.compact(RETENTION_US) > 0
+    assert b"0" not in stream.of(b"k")
+    assert stream.of(b"") == [b"0", None, b"1", None, b"2", None, b"3"]
 
 
 def test_without_compaction_nothing_goes() -> None:

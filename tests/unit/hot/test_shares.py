@@ -37,7 +37,7 @@ def key_of(subject: bytes, key: bytes | None, how: str, token: int) -> bytes:
     """What decides, as the module says it."""
     if token:
         return (subject.split(b".") + [b""] * token)[token - 1]
-    if key is None:
+    if key is None or (key == b"" and how != "bad"):
         return subject
     return b"a=" + base64.b64encode(key) if how == "bad" else key
 

@@ -76,7 +76,11 @@ def test_headers_are_kept_and_foreign_ones_ignored() -> None:
     [
         (("Penstock-Key: abc",), b"abc"),
         (("Penstock-Key:abc",), b"abc"),
-        (("Penstock-Key:",), b""),
+        (("Penstock-Key:",), None),
+        (("Penstock-Key:   ",), None),
+        (("Penstock-Key-Base64:",), None),
+        (("Penstock-Key:", "Penstock-Key-Base64: AP8="), b"\x00\xff"),
+        (("Penstock-Key:", "Penstock-Key: second"), b"second"),
         (("Penstock-Key: first", "Penstock-Key: second"), b"first"),
         (("Penstock-Key-Base64: AP8=",), b"\x00\xff"),
         (("A: 1", "no colon here", "Penstock-Key: abc"), b"abc"),
