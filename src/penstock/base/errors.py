@@ -20,6 +20,16 @@ NATS_GREETING = f"a frame of {int.from_bytes(b'INFO', 'little')} bytes"
 class PenstockError(Exception):
     """Base of every error that Penstock raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For `pickle` and `copy`: the class with its `args` and attributes. No `__init__` runs a second time."""
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[PenstockError], args: tuple[Any, ...]) -> PenstockError:
+    error = kind.__new__(kind, *args)
+    error.args = args  # which an OSError leaves to its `__init__`
+    return error
+
 
 class ErrorCode(StrEnum):
     """Stable names of the errors that cross the socket. Never renamed, only added to."""

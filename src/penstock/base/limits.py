@@ -448,6 +448,7 @@ CLIENT_PARTITIONS_MAX = 100_000  # whose leader it knows; those beyond are asked
 CLIENT_CONNECTIONS_MAX = 64  # to as many brokers at once
 CLIENT_DISTRUST_S = 10.0  # a client does not log in so long where a broker has lied in its login: a password costs time
 CLIENT_CONNECTION_IDLE_S = 300.0  # one that is not used for so long is given back, if there is another
+CLIENT_TIMEOUT_S_MAX = 366 * 24 * 3_600.0  # a longer time-out, or an infinite one, is this one: for ever
 CLIENT_SILENCE_S = 3.0  # a broker of a cluster that owes an answer for so long is asked whether it lives
 PUBLISHES_IN_FLIGHT_MAX = 4_096
 PUBLISH_RETRIES_MAX = 100  # of one message

@@ -14,7 +14,6 @@ import typer
 
 from penstock.base.config import ALTERABLE
 from penstock.base.errors import (
-    NATS_GREETING,
     ConfigError,
     CorruptionError,
     ErrorCode,
@@ -199,8 +198,6 @@ def _text(error: Exception) -> str:
 
 def _advice(error: Exception) -> str:
     if isinstance(error, RemoteError):
-        if NATS_GREETING in error.message:
-            return "this is a NATS server; a broker listens at a port of its own, 7422 if nothing else is said"
         if "nobody_leads" in error.details:  # more time would not help
             return "`penstock status` shows which brokers are away; docs/how-to/cluster.md says what can be done"
         if error.code == ErrorCode.READ_ONLY:

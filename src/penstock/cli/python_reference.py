@@ -35,7 +35,8 @@ A stream is named by its name, or by the `StreamInfo` that a call returned; the 
 later one of the same name.
 A place in the log (`Start`) is `EARLIEST`, `LATEST` (or "earliest", "latest"), an offset,
 an aware `datetime` (the first message at or after it) or a `timedelta` (so long ago).
-Every call takes `timeout` in seconds.
+NumPy's integers, `datetime64` (which is taken for UTC, as pandas stores it) and `timedelta64` are taken as well.
+Every call takes `timeout` in seconds; `float("inf")` waits for as long as it takes, and `None` is refused.
 A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 """
 
@@ -68,7 +69,11 @@ def python_reference() -> str:
     parts += ["## Table", _text(penstock.Table), *_calls("table", penstock.Table)]
     parts += ["`len(table)` is the number of keys; `for message in table` gives the messages of all keys."]
     parts += ["## Files", *_files(), "## Values", *_values()]
-    parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors(penstock)])]
+    parts += [
+        "## Errors",
+        "Each of them can be pickled and copied, so it comes back whole from a process pool.",
+        "\n".join(["| error | is also | when |", "|---|---|---|", *_errors(penstock)]),
+    ]
     parts += ["## Testing", *_testing()]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 

@@ -21,7 +21,7 @@ from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import added, appending, archives, batches, getting, reading, truncating, whole
-from penstock.client.checks import require, stream_config, wanted_columns
+from penstock.client.checks import require, stream_config, wanted_columns, whole_number
 from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
 from penstock.client.groups import Groups
@@ -244,9 +244,9 @@ class Client:
 
     async def get(self, stream: StreamName, offset: int, *, partition: int = 0, timeout: float = 10.0) -> Message:
         """The message at `offset`. OffsetOutOfRange, MessageNotFound."""
-        if offset < 0:
-            raise ValueError(f"the offset {offset} is negative; offsets count from 0")
-        return await self._get(stream, {"offset": offset}, partition, timeout)
+        if (number := whole_number("offset", offset)) < 0:
+            raise ValueError(f"the offset {number} is negative; offsets count from 0")
+        return await self._get(stream, {"offset": number}, partition, timeout)
 
     async def last(
         self,
@@ -267,7 +267,9 @@ class Client:
         """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""
 
         async def find(stream_id: StreamId) -> OffsetAt:
-            found = await reading.find_place(self._link, stream_id, PartitionId(partition), at, timeout)
+            found = await reading.find_place(
+                self._link, stream_id, PartitionId(whole_number("partition", partition)), at, timeout
+            )
             moment = None if found.timestamp_us is None else datetime_of(found.timestamp_us)
             return OffsetAt(found.offset, moment, found.log_start, found.committed_end)
 

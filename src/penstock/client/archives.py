@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.base.ids import LeaderEpoch, Offset
+from penstock.client.checks import whole_number
 from penstock.client.link import Link
 from penstock.client.reading import partition_number
 from penstock.messages import ReportArchivedRequest, ReportArchivedResponse, StreamInfo
@@ -18,7 +19,7 @@ async def report(
     timeout_s: float,
 ) -> int | None:
     """Up to where all archives have the partition now. ValueError: a negative offset, a partition that is not there."""
-    if end_offset is not None and end_offset < 0:
+    if end_offset is not None and (end_offset := whole_number("offset", end_offset)) < 0:
         raise ValueError(f"the offset {end_offset} is negative; offsets count from 0")
     request = ReportArchivedRequest(
         stream_id=info.stream_id,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
-from collections.abc import Iterable
-from typing import Any, get_type_hints
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, SupportsFloat, SupportsIndex, get_type_hints
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.config import StreamConfig, field_type_mistake, stream_config_mistakes
 from penstock.base.errors import CorruptionError, ErrorCode
 from penstock.base.extras import how_to_install
 from penstock.base.ids import StreamId
 from penstock.client.errors import InvalidConfig
+from penstock.client.publish_format import a_kind
 from penstock.client.values import Message, StreamName
 from penstock.messages import GetRequest, StreamInfo
 
@@ -62,9 +68,50 @@ def wanted_columns(columns: Iterable[str] | None) -> list[str] | None:
     return wanted
 
 
-def milliseconds(seconds: float) -> int:
-    """Whole milliseconds, at least one."""
-    return max(1, round(seconds * 1000))
+def seconds_of(timeout: object) -> float:
+    """A time-out, of CLIENT_TIMEOUT_S_MAX at most. TypeError unless it is a number; ValueError for one that is none."""
+    if isinstance(timeout, bool) or not isinstance(timeout, SupportsFloat):
+        what = "None" if timeout is None else a_kind(timeout)
+        raise TypeError(f"timeout is {what}; give seconds, or float('inf') to wait for as long as it takes")
+    seconds = float(timeout)
+    if math.isnan(seconds):
+        raise ValueError("timeout is nan; give seconds, or float('inf') to wait for as long as it takes")
+    return min(seconds, limits.CLIENT_TIMEOUT_S_MAX)
+
+
+def milliseconds(timeout: float) -> int:
+    """A time-out in whole milliseconds, at least one."""
+    return max(1, round(seconds_of(timeout) * 1000))
+
+
+def whole_number(what: str, given: SupportsIndex) -> int:
+    """An integer of any kind, numpy's included, as an int; TypeError for anything else."""
+    if not isinstance(given, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(given)
+    raise TypeError(f"the {what} {given!r} is {a_kind(given)}; give an int")
+
+
+def whole_numbers(offsets: Mapping[int, int]) -> dict[int, int]:
+    """Offsets by partition, as ints; TypeError for what is none."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"the offsets are {a_kind(offsets)}; give a dict of an offset by partition, such as {{0: 6}}")
+    return {whole_number("partition", one): whole_number("offset", offsets[one]) for one in offsets}
+
+
+def place_of(place: Any) -> Any:
+    """A place in the log in Python's own types: numpy's integers, `datetime64` (in UTC, as pandas gives it) and
+    `timedelta64` are taken as such. Anything else comes back as it is.
+    """
+    kind = getattr(getattr(place, "dtype", None), "kind", "")
+    if kind in ("i", "u"):
+        return whole_number("offset", place)
+    if kind not in ("M", "m"):
+        return place
+    if str(place) == "NaT":
+        raise ValueError(f"{place!r} is no place in the log: it is not a time")
+    moved = timedelta(microseconds=int(place.astype(f"{kind}8[us]").astype("int64")))
+    return datetime(1970, 1, 1, tzinfo=UTC) + moved if kind == "M" else moved
 
 
 def require(package: str) -> None:

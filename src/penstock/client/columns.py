@@ -14,7 +14,7 @@ Where there are no rows nothing is appended, and no column is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.base import limits
@@ -38,9 +38,7 @@ def to_table(data: Any, *, stream_subject: str) -> pa.Table:
     import pyarrow as pa
 
     table = _as_arrow(data)
-    unknown = [name for name in table.column_names if name not in _WRITTEN and name not in _IGNORED]
-    if unknown:
-        raise ValueError(f"unknown columns {', '.join(unknown)}; an append takes {', '.join(_WRITTEN)}")
+    _check_names(table.column_names)
     if len(set(table.column_names)) != len(table.column_names):
         raise ValueError(f"a column is there twice: {', '.join(table.column_names)}")
     if table.num_rows == 0:
@@ -56,6 +54,12 @@ def to_table(data: Any, *, stream_subject: str) -> pa.Table:
     if columns["subject"].null_count:
         raise ValueError("the column 'subject' holds nulls; each row needs a subject")
     return pa.table(columns)
+
+
+def _check_names(names: Iterable[object]) -> None:
+    unknown = [str(name) for name in names if name not in _WRITTEN and name not in _IGNORED]
+    if unknown:
+        raise ValueError(f"unknown columns {', '.join(unknown)}; an append takes {', '.join(_WRITTEN)}")
 
 
 def _as_arrow(data: Any) -> pa.Table:
@@ -82,6 +86,7 @@ def _from_dicts(rows: Sequence[Any]) -> pa.Table:
         if not isinstance(row, Mapping):
             raise TypeError(f"row {position} is {a_kind(row)}, not a dict of {', '.join(_WRITTEN)}")
         names.update(dict.fromkeys(row))
+    _check_names(names)  # before their types: a column that is not wanted needs none
     if "value" in names:
         absent = next((position for position, row in enumerate(rows) if "value" not in row), None)
         if absent is not None:

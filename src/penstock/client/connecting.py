@@ -10,6 +10,7 @@ from typing import Any
 from penstock import __version__
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
 from penstock.client.aio import Client
+from penstock.client.checks import seconds_of
 from penstock.client.credentials import Given, credentials_of
 from penstock.client.link import Link
 from penstock.client.publish_format import a_kind
@@ -41,7 +42,7 @@ def connect(
     listed: Any = [server] if isinstance(server, str) else server
     if listed is not None and not (isinstance(listed, Sequence) and all(isinstance(one, str) for one in listed)):
         raise TypeError(f"the server is {a_kind(server)}; give 'HOST:PORT', such as {DEFAULT_SERVER!r}")
-    if timeout <= 0:
+    if seconds_of(timeout) <= 0:
         raise ValueError(f"the time-out is {timeout:g} s; give it some time")
     servers = parse_servers(listed or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
     addresses, options = settled(servers, tls, os.environ)

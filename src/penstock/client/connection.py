@@ -25,8 +25,8 @@ import msgspec
 from penstock.access.proving import Credentials, shown_name
 from penstock.access.users import GIVE_CREDENTIALS
 from penstock.base import limits
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.client.addresses import parse_server
+from penstock.base.errors import NATS_GREETING, ErrorCode, OperationalError, RemoteError
+from penstock.client.addresses import DEFAULT_PORT, parse_server
 from penstock.client.credentials import Show
 from penstock.client.errors import TimedOut, Unauthenticated, Unavailable, specific
 from penstock.client.tls import plain, why
@@ -355,6 +355,9 @@ async def open_connection(
             raise specific(error) from None
         if error.code in (ErrorCode.BAD_FRAME, ErrorCode.TOO_LARGE):
             text = f"what listens at {server} does not speak Penstock's protocol: {error.message}"
+            if error.message.startswith(NATS_GREETING):
+                text = f"this is a NATS server, and no broker: {server}; a broker listens on another port, usually"
+                text = f"{text} {DEFAULT_PORT}"
             raise RemoteError(error.code, text) from None
         raise
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.client import batches, heirs
-from penstock.client.checks import wanted_columns
+from penstock.client.checks import place_of, seconds_of, wanted_columns, whole_numbers
 from penstock.client.errors import MemberFenced, OffsetOutOfRange, TimedOut
 from penstock.client.keywords import ConsumerOptions
 from penstock.client.members import Member
@@ -61,8 +61,8 @@ def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, optio
     asked = Wanted(
         stream,
         group,
-        start,
-        timeout_s,
+        place_of(start),
+        seconds_of(timeout_s),
         options.get("partition"),
         options.get("follow", False),
         options.get("batch_rows_max", limits.READ_BATCH_ROWS_DEFAULT),
@@ -397,6 +397,7 @@ class Consumer:
             self._progress.finish()
         else:
             assert self._info is not None
+            offsets = whole_numbers(offsets)
             for number, offset in self._progress.beyond(offsets).items():
                 link, stream_id = self._committed.link, self._info.stream_id
                 await find_place(link, stream_id, PartitionId(number), offset, self._wanted.timeout_s)

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import batches
-from penstock.client.checks import check_asked_for
+from penstock.client.checks import check_asked_for, whole_number
 from penstock.client.errors import MessageNotFound
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
@@ -21,7 +21,7 @@ async def get(
     """The message with that `offset`, or the latest with that `key` or `subject`: as `which` says."""
 
     async def ask(stream_id: StreamId) -> Message:
-        request = GetRequest(stream_id=stream_id, partition=PartitionId(partition), **which)
+        request = GetRequest(stream_id=stream_id, partition=PartitionId(whole_number("partition", partition)), **which)
         answer, raw = await link.call(request, GetResponse, timeout_s=timeout_s)
         batches.check_format(answer.format_version)
         source = f"the answer of {link.server_of(stream_id, request.partition)}"

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.client.checks import place_of, whole_numbers
 from penstock.client.errors import specific
 from penstock.client.positions import Positions, check_group
 from penstock.client.progress import Mark
@@ -79,7 +80,8 @@ class Groups:
         info = await self._positions.streams.now(stream, timeout)
         epochs = {int(one.partition): one.leader_epoch for one in info.partitions}
         marks: dict[int, Mark | None] = {
-            partition_number(info, number): Mark(Offset(offset), epochs[number]) for number, offset in offsets.items()
+            partition_number(info, number): Mark(Offset(offset), epochs[number])
+            for number, offset in whole_numbers(offsets).items()
         }
         await self._positions.commit(group, info.stream_id, marks, timeout)
 
@@ -100,7 +102,7 @@ class Groups:
         """
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
-        numbers = _numbers(info, partition)
+        numbers, to = _numbers(info, partition), place_of(to)
         if isinstance(to, int) and len(numbers) > 1:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
             raise ValueError(f"{text}: say which with partition=")

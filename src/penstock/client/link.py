@@ -21,6 +21,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.client.attempts import Ask, Attempts, Doubt, GiveUp, Pause, Refresh
+from penstock.client.checks import seconds_of
 from penstock.client.cluster import ClusterView
 from penstock.client.connection import (
     Connection,
@@ -160,7 +161,7 @@ class Link:
         A broker that does not know yet who may log in is tried again for as long as there is time.
         """
         clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + timeout_s
+        deadline_s = clock.time() + seconds_of(timeout_s)
         while True:
             failures = await self._try_each(deadline_s)
             if not failures:
@@ -194,7 +195,7 @@ class Link:
     async def refresh(self, timeout_s: float) -> None:
         """Have a connection, and have met all brokers, so that `nats_urls` is what they say. Unavailable, TimedOut."""
         clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + timeout_s
+        deadline_s = clock.time() + seconds_of(timeout_s)
         if not self._connections.is_open(self._home):
             await self.call(MetadataRequest(names=()), MetadataResponse, timeout_s=timeout_s)
         if clock.time() >= self._meeting_due_s:
@@ -222,7 +223,7 @@ class Link:
         broke when an append had been sent.
         """
         clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + timeout_s
+        deadline_s = clock.time() + seconds_of(timeout_s)
         spec = API_OF_REQUEST[type(request)]
         assert spec.response is response_type, (spec.response, response_type)
         key = _partition_of(request)
@@ -262,7 +263,7 @@ class Link:
         self, address: str, request: Request, response_type: type[R], *, timeout_s: float
     ) -> tuple[R, bytes | memoryview]:
         """The answer of the broker there, and of no other one: it is asked once. RemoteError, Unavailable, TimedOut."""
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
         assert API_OF_REQUEST[type(request)].response is response_type, response_type
         self._check_open()
         connection = await self._connections.at(address, deadline_s)
@@ -270,7 +271,7 @@ class Link:
 
     async def ask_at(self, address: str, request: MetadataRequest, timeout_s: float) -> MetadataResponse | None:
         """What the broker there says, and no other one; None: it does not answer."""
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
         try:
             connection = await self._connections.at(address, deadline_s)
             answer, _ = await self._answer(connection, request, b"", deadline_s)
@@ -283,7 +284,7 @@ class Link:
     async def cluster_id(self, timeout_s: float) -> str:
         """The id of the cluster; waits until a broker names it. Unavailable: none has; TimedOut, RemoteError."""
         clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + timeout_s
+        deadline_s = clock.time() + seconds_of(timeout_s)
         while not self.view.cluster_id:
             await self.call(MetadataRequest(names=()), MetadataResponse, timeout_s=deadline_s - clock.time())
             if not self.view.cluster_id:

@@ -15,7 +15,7 @@ from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
-from penstock.client.checks import milliseconds, name_and_id
+from penstock.client.checks import milliseconds, name_and_id, seconds_of
 from penstock.client.errors import StreamChanged, StreamNotFound
 from penstock.client.leaders import told_by_leaders
 from penstock.client.link import CREATE_GRACE_S, Link
@@ -51,7 +51,7 @@ class NamedStreams:
     async def create(self, config: StreamConfig, timeout: float) -> StreamInfo:
         """Make it, or give the one that is there with the same config."""
         request = CreateStreamRequest(config=config, timeout_ms=milliseconds(timeout))
-        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout + CREATE_GRACE_S)
+        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=seconds_of(timeout) + CREATE_GRACE_S)
         self._known[config.name] = answer.stream
         self._routes.note(answer.stream)
         return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
@@ -88,7 +88,7 @@ class NamedStreams:
         """All of them, in the order of their names, with what their leaders say."""
         found: list[StreamInfo] = []
         clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + timeout
+        deadline_s = clock.time() + seconds_of(timeout)
         after: str | None = None
         while True:
             request = MetadataRequest(after=after)

@@ -21,7 +21,7 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.batch import codec
 from penstock.client import blocking
 from penstock.client.attempts import Doubt
-from penstock.client.checks import milliseconds
+from penstock.client.checks import milliseconds, seconds_of
 from penstock.client.errors import OutcomeUnknown, TimedOut
 from penstock.client.link import CREATE_GRACE_S, Link
 from penstock.client.reading import find_place, partition_number
@@ -54,7 +54,8 @@ def create_paused(client: blocking.Client, config: StreamConfig, *, timeout: flo
 
     async def create() -> StreamInfo:
         request = CreateStreamRequest(config=config, timeout_ms=milliseconds(timeout), is_paused=True)
-        answer, _ = await inner._link.call(request, CreateStreamResponse, timeout_s=timeout + CREATE_GRACE_S)  # noqa: SLF001
+        wait_s = seconds_of(timeout) + CREATE_GRACE_S
+        answer, _ = await inner._link.call(request, CreateStreamResponse, timeout_s=wait_s)  # noqa: SLF001
         return answer.stream
 
     client._thread.run(create())  # noqa: SLF001 (the same client's face)
@@ -127,7 +128,7 @@ class _Placing:
 
     async def _put(self, message: bytearray, end: int) -> None:
         clock = asyncio.get_running_loop()
-        deadline_s, pause_s, doubt = clock.time() + self._timeout_s, _PAUSE_S_MIN, Doubt()
+        deadline_s, pause_s, doubt = clock.time() + seconds_of(self._timeout_s), _PAUSE_S_MIN, Doubt()
         request = AppendAtRequest(stream_id=self._stream.stream_id, partition=self._partition)
         while (left_s := deadline_s - clock.time()) > 0:
             try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.client.checks import milliseconds
+from penstock.client.checks import milliseconds, seconds_of
 from penstock.client.errors import StreamChanged
 from penstock.client.link import CREATE_GRACE_S, Link
 from penstock.client.named_streams import NamedStreams
@@ -200,7 +200,9 @@ class Positions:
                 if error.details.get("stream_id") != kept.stream_id:
                     raise
         request = OffsetsStreamRequest(timeout_ms=milliseconds(timeout_s))
-        answer, _ = await self.link.call(request, OffsetsStreamResponse, timeout_s=timeout_s + CREATE_GRACE_S)
+        answer, _ = await self.link.call(
+            request, OffsetsStreamResponse, timeout_s=seconds_of(timeout_s) + CREATE_GRACE_S
+        )
         self._kept = answer.stream
         return await call(answer.stream)
 

@@ -34,6 +34,7 @@ from penstock.base.ids import PartitionId
 from penstock.batch import codec
 from penstock.client import columns, reading
 from penstock.client.attempts import Doubt
+from penstock.client.checks import seconds_of
 from penstock.client.errors import OutcomeUnknown, TimedOut
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
@@ -108,7 +109,7 @@ class Producer:
         rows are there, longer ago than anybody knows where (`details["next_sequence"]` says how far it has come);
         out_of_sequence: the log has lost what it had acked. Others as in `Client.append`.
         """
-        if not 0 < timeout <= TIMEOUT_S_MAX:
+        if not 0 < seconds_of(timeout) <= TIMEOUT_S_MAX:
             raise ValueError(f"the time-out is {timeout:g} s; a producer's is above 0 and at most {TIMEOUT_S_MAX:g} s")
         tasks: list[asyncio.Task[AppendResult]] = []
         error: BaseException | None = None

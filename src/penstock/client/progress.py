@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.base.ids import LeaderEpoch
-from penstock.client.publish_format import a_kind
+from penstock.client.checks import whole_numbers
 
 
 class Mark(NamedTuple):
@@ -73,15 +73,8 @@ class Progress:
 
         TypeError: they are no offsets by partition. ValueError: one is not read here, or is negative.
         """
-        if not isinstance(offsets, Mapping):
-            raise TypeError(
-                f"the offsets are {a_kind(offsets)}; give a dict of an offset by partition, such as {{0: 6}}"
-            )
         found = {}
-        for number, offset in offsets.items():
-            for what, given in (("partition", number), ("offset", offset)):
-                if not isinstance(given, int):
-                    raise TypeError(f"the {what} {given!r} is {a_kind(given)}; give an int")
+        for number, offset in whole_numbers(offsets).items():
             self._check(number, offset)
             end = self._done[number].offset
             if self._in_hand is not None and self._in_hand[0] == number:

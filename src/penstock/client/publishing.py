@@ -28,6 +28,7 @@ from penstock.client.awaiting import (
     nobody_listens,
     nobody_stores,
 )
+from penstock.client.checks import seconds_of
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.publish_format import Value, payload
 from penstock.client.values import PubAck
@@ -101,13 +102,13 @@ class Publisher:
         if not 0 <= retries <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
         future: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
         token = str(next(self._tokens))
         waiter = OneAck(self, token, outgoing, future, until_late=retries > 0, reroute=reroute)
         await self._send(waiter, token, outgoing, future, deadline_s)
         if retries:
-            self._repeat(waiter, future, timeout_s / (retries + 1), retries)
+            self._repeat(waiter, future, seconds_of(timeout_s) / (retries + 1), retries)
         return future
 
     async def publish_to_all(
@@ -115,7 +116,7 @@ class Publisher:
     ) -> dict[str, PubAck]:
         """Send one message and wait for an ack of every stream in `expected`."""
         outgoing = _outgoing(subject, value, headers)
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
         future: asyncio.Future[dict[str, PubAck]] = asyncio.get_running_loop().create_future()
         token = str(next(self._tokens))
         await self._send(AllAcks(self, subject, expected, future), token, outgoing, future, deadline_s)
@@ -126,7 +127,7 @@ class Publisher:
     ) -> None:
         """Hand one message to NATS and ask for no answer."""
         outgoing = _outgoing(subject, value, headers)
-        connection = await self._connected(asyncio.get_running_loop().time() + timeout_s)
+        connection = await self._connected(asyncio.get_running_loop().time() + seconds_of(timeout_s))
         self._unconfirmed = True
         await _publish(connection, outgoing, "")
 
@@ -137,7 +138,7 @@ class Publisher:
     async def flush(self, timeout_s: float) -> None:
         """Return once every publish has its ack; the first failure since the last flush is raised."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(seconds_of(timeout_s)):
                 if self._in_flight:  # those of now: others may go on publishing for ever
                     await asyncio.wait(self._in_flight)
                 if self._unconfirmed:

@@ -30,6 +30,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, R
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.client import batches, projecting
 from penstock.client.batches import Range
+from penstock.client.checks import place_of, seconds_of, whole_number
 from penstock.client.error_codes import AGAIN, OF_ONE_BROKER
 from penstock.client.errors import OffsetOutOfRange, TimedOut
 from penstock.client.filters import Filter
@@ -95,6 +96,7 @@ async def find_place(
     link: Link, stream_id: StreamId, partition: PartitionId, place: Start, timeout_s: float
 ) -> ListOffsetsResponse:
     """Where `place` is. ValueError for a negative offset or a naive datetime; an offset is checked against the log."""
+    place = place_of(place)
     at = _wire_place(place)
     request = ListOffsetsRequest(stream_id=stream_id, partition=partition, at=at)
     found, _ = await link.call(request, ListOffsetsResponse, timeout_s=timeout_s)
@@ -153,7 +155,7 @@ async def plans(
     timeout_s: float,
 ) -> list[Plan]:
     """What to read of each partition, or of one. ValueError for an offset without a partition."""
-    numbers = [partition_number(info, partition)]
+    numbers, start, end = [partition_number(info, partition)], place_of(start), place_of(end)
     if partition is None and len(info.partitions) > 1:
         if any(isinstance(place, int) for place in (start, end)):
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
@@ -165,6 +167,7 @@ async def plans(
 def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
     """The partition that a caller names; ValueError if the stream has none of this number. None: the first."""
     count = max(1, len(info.partitions))
+    partition = None if partition is None else whole_number("partition", partition)
     if partition is not None and not 0 <= partition < count:
         text = "1 partition" if count == 1 else f"{count} partitions"
         raise ValueError(f"stream {info.name} has {text}, counted from 0; there is no partition {partition}")
@@ -414,7 +417,7 @@ async def _fetch(
         wait_ms_max=wait_ms,
         leader_epoch=place.leader_epoch,
     )
-    wait_s = timeout_s + wait_ms / 1000
+    wait_s = seconds_of(timeout_s) + wait_ms / 1000
     asked = asking.next(place.leader_epoch)
     if asked is not None:
         end = None if what.range.end == END_OF_LOG else Offset(what.range.end)
@@ -442,7 +445,7 @@ async def _ask(
 ) -> tuple[FetchResponse, bytes | memoryview]:
     """The answer of a replica, or of the leader, who may be waited for; see `read_from`."""
     clock = asyncio.get_running_loop()
-    deadline_s = clock.time() + timeout_s
+    deadline_s = clock.time() + seconds_of(timeout_s)
     tried: set[str] = set()
     for _ in range(limits.READ_REPLICAS_TRIED_MAX):
         if (address := choice.address(clock.time())) is None:

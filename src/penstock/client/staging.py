@@ -30,7 +30,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import StreamId
 from penstock.client import columns, reading
-from penstock.client.checks import milliseconds
+from penstock.client.checks import milliseconds, seconds_of
 from penstock.client.errors import StagedLost, StreamChanged
 from penstock.client.link import CREATE_GRACE_S, Link
 from penstock.client.named_streams import NamedStreams
@@ -114,7 +114,7 @@ class Staging:
         of it. Refused is what the stream would refuse: RemoteError too_large, bad_request, StreamNotFound,
         StreamChanged, StorageFailed, TimedOut.
         """
-        deadline_s = asyncio.get_running_loop().time() + timeout
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout)
         info = await self._streams.info(stream, timeout, partition)
         try:
             return await self._stage(info, data, partition, deadline_s)
@@ -182,7 +182,7 @@ class Staging:
         out_of_sequence, the log has lost what it had acked; too_large; bad_request. StreamChanged, ReadOnly,
         StorageFailed; TimedOut: it may be published or not, so ask again.
         """
-        deadline_s = asyncio.get_running_loop().time() + timeout
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout)
         query = _query_id(query_id)
         if not 0 <= batch_id < 2**63:
             raise ValueError(f"batch {batch_id}: they count from 0, up to 2^63")

@@ -34,6 +34,7 @@ from penstock.batch.keys import have_key
 from penstock.client import batches, reading
 from penstock.client.added import Added, readable
 from penstock.client.batches import Range
+from penstock.client.checks import seconds_of, whole_number
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link import Link
 from penstock.client.reading import END_OF_LOG, Plan, Reader
@@ -118,8 +119,8 @@ class Table:
         A partition that was just added is waited for, too.
         """
         try:
-            async with asyncio.timeout(timeout):
-                await self._until(PartitionId(partition), offset + 1)
+            async with asyncio.timeout(seconds_of(timeout)):
+                await self._until(PartitionId(whole_number("partition", partition)), whole_number("offset", offset) + 1)
         except TimeoutError:
             if self._failure is not None:
                 raise

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client import aio
+from penstock.client.checks import seconds_of
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.publish_format import Value
 from penstock.client.slots import Slots
@@ -177,7 +178,7 @@ class PublishQueue:
         """Return once all that was put before has been sent; raises what failed before it was sent."""
         with self._changed:
             count = self._put_count
-            if not self._changed.wait_for(lambda: self._sent_count >= count, timeout_s):
+            if not self._changed.wait_for(lambda: self._sent_count >= count, seconds_of(timeout_s)):
                 raise TimedOut(f"{count - self._sent_count} messages could not be sent yet")
             failure, self._first_failure = self._first_failure, None
         if failure is not None:

@@ -7,6 +7,7 @@ first, partition by partition: what is given up ends before the first message at
 from __future__ import annotations
 
 from penstock.base.ids import Offset
+from penstock.client.checks import place_of
 from penstock.client.link import Link
 from penstock.client.reading import find_place, partition_number
 from penstock.client.values import Start, Truncation
@@ -17,7 +18,7 @@ async def truncate(
     link: Link, info: StreamInfo, before: Start, partition: int | None, *, dry_run: bool, timeout_s: float
 ) -> list[Truncation]:
     """What went, or would go, of each partition. ValueError: a negative offset; one, of a stream of several."""
-    numbers = [partition_number(info, partition)]
+    numbers, before = [partition_number(info, partition)], place_of(before)
     if partition is None and len(info.partitions) > 1:
         if isinstance(before, int):
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"

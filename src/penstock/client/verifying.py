@@ -20,6 +20,7 @@ from penstock.base.ids import BrokerId, Offset, PartitionId
 from penstock.batch import codec
 from penstock.client import blocking
 from penstock.client.batches import check_format
+from penstock.client.checks import seconds_of
 from penstock.client.link import Link
 from penstock.messages import (
     DamageInfo,
@@ -176,7 +177,7 @@ class PartitionCheck:
         """What the broker says; who has no time now is asked again, for as long as the caller waits for one answer."""
         assert replica.address is not None
         clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + self._timeout_s
+        deadline_s = clock.time() + seconds_of(self._timeout_s)
         while True:
             left_s = max(0.001, deadline_s - clock.time())
             try:

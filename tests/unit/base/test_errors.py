@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import importlib
+import inspect
+import pickle
+import re
+import types
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import penstock
 from penstock.base.errors import ConfigError, CorruptionError, ErrorCode, OperationalError, PenstockError, RemoteError
 
 
@@ -34,3 +45,58 @@ def test_all_are_penstocks_and_none_is_another(kind: type[Exception]) -> None:
 
 def test_codes_are_their_own_names() -> None:
     assert all(code.value == code.name.lower() for code in ErrorCode)
+
+
+def _import_what_defines_errors() -> None:
+    root = Path(penstock.__path__[0])
+    for path in sorted(root.rglob("*.py")):
+        if re.search(
+            r"^class \w+\(.*(Penstock|Operational|Remote|Config|Corruption)Error\b.*\):", path.read_text(), re.MULTILINE
+        ):
+            name = ".".join(("penstock", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+            with contextlib.suppress(ImportError):  # of an extra that is not installed
+                importlib.import_module(name)
+
+
+def _classes_below(kind: type[PenstockError]) -> set[type[PenstockError]]:
+    below = kind.__subclasses__()
+    return set(below).union(*map(_classes_below, below))
+
+
+def _one_of(kind: type[PenstockError]) -> PenstockError:
+    """An error of that class, with a value for each argument of its `__init__`."""
+    if isinstance(kind.__init__, types.WrapperDescriptorType):
+        return kind("what went wrong")
+    given: dict[str, Any] = {}
+    rest: list[Any] = []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= {"offset": 9, "appended": [1, 2]}
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            rest.append(
+                ["a: wrong", "b: wrong"] if name == "mistakes" else 7 if "int" in str(parameter.annotation) else name
+            )
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            given[name] = f"{name} of it"
+    return kind(*rest, **given)
+
+
+def test_every_error_survives_pickle_and_copy() -> None:
+    """A worker of a process pool hands its error to its parent by pickle: one that cannot be read ends the pool."""
+    _import_what_defines_errors()
+    kinds = {PenstockError, *_classes_below(PenstockError)}
+    assert {RemoteError, ConfigError, CorruptionError, penstock.TimedOut, penstock.OutcomeUnknown} <= kinds
+    broken = {}
+    for kind in kinds:
+        error = _one_of(kind)
+        error.add_note("what to do")
+        for way in (copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+            try:
+                found = way(error)
+            except Exception as failure:  # noqa: BLE001 (which are shown below)
+                broken[kind.__qualname__] = repr(failure)
+                continue
+            same = (type(found), str(found), found.args, vars(found)) == (kind, str(error), error.args, vars(error))
+            if not same:
+                broken[kind.__qualname__] = repr((found.args, vars(found)))
+    assert broken == {}

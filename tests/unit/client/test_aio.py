@@ -109,11 +109,18 @@ async def test_what_was_damaged_on_its_way_is_asked_again(broker: FakeBroker, cl
         await client.append(stream, [{"value": b"x"}])
 
 
-async def test_something_else_listens_there() -> None:
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b'INFO {"server_id":"X"}\r\n', "this is a NATS server, and no broker: 127.0.0.1:[0-9]+; .* usually 7422"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak Penstock's protocol"),
+    ],
+)
+async def test_something_else_listens_there(greeting: bytes, said: str) -> None:
     ended = asyncio.Event()
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"X"}\r\n')
+        writer.write(greeting)
         with contextlib.suppress(ConnectionError):
             await reader.read()
         writer.close()
@@ -122,7 +129,7 @@ async def test_something_else_listens_there() -> None:
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
-        with pytest.raises(RemoteError, match="does not speak Penstock's protocol"):
+        with pytest.raises(RemoteError, match=said):
             await penstock.aio.connect(f"{host}:{port}")
         await asyncio.wait_for(ended.wait(), 5)
 
