@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _GAPS_SHOWN_MAX = 10
 _GAPS_MEAN = "times in which nobody listened, at most; what was published then may not be stored, what was acked is"
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
+_RANGES_CHARS_MAX = 30  # of the offsets of several partitions, in a line of `_WIDE`
 _TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # those are meant
 
@@ -85,6 +86,12 @@ def offsets_text(part: PartitionInfo) -> str:
     return f"{part.log_start} to {part.committed_end - 1}"
 
 
+def _ranges_text(info: StreamInfo) -> str:
+    """The offsets of each partition, where they fit in a line beside the rest: `stream show` has all of them."""
+    text = ", ".join(offsets_text(part) for part in info.partitions)
+    return text if len(info.partitions) == 1 or len(text) <= _RANGES_CHARS_MAX else f"{len(info.partitions)} partitions"
+
+
 def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
     """One line a stream in at most `width` characters, however long its name; a narrow one has no offsets."""
     wide = width >= _WIDE
@@ -111,7 +118,7 @@ def _row(info: StreamInfo, *, wide: bool) -> list[str]:
         printable(info.subject),
         _count_or_unknown(info),
         UNKNOWN if offset_count(info) is None else format_bytes(sum(part.size_bytes for part in info.partitions)),
-        *((", ".join(offsets_text(part) for part in info.partitions),) if wide else ()),
+        *((_ranges_text(info),) if wide else ()),
         time_text(last) if wide else short_time_text(last),
         state_text(info),
     ]

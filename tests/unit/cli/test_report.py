@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -114,6 +115,23 @@ def test_a_stream_is_one_line_however_long_its_name_and_subject(width: int) -> N
     assert "nnn" in lines[3]
     assert "sss…" in lines[3]
     assert ("first to last" in lines[0]) == (width >= 120)
+
+
+@pytest.mark.parametrize("partitions", [2, 3, 16, 1024])
+@pytest.mark.parametrize("end", [0, 7, 1_234_567_890])
+def test_a_stream_is_one_line_however_many_partitions_it_has(partitions: int, end: int) -> None:
+    numbers = {"log_start": Offset(0), "committed_end": Offset(end), "log_end": Offset(end)}
+    one = stream(**numbers, size_bytes=2**40, last_timestamp_us=TimestampUs(10**15)).partitions[0]
+    parts = tuple(msgspec.structs.replace(one, partition=PartitionId(number)) for number in range(partitions))
+    info = msgspec.structs.replace(stream(), partitions=parts)
+    for width in (80, 120, 200):
+        out = io.StringIO()
+        Console(file=out, width=width, markup=False, highlight=False).print(report.stream_table([info], width=width))
+        lines = [line for line in out.getvalue().splitlines() if line.strip()]
+        assert len(lines) == 3  # titles, a rule, the stream
+        assert max(map(len, lines)) <= width
+        assert ("0 to 6, 0 to 6" in lines[2]) == (width >= 120 and partitions <= 3 and end == 7)
+        assert (f"{partitions} partitions" in lines[2]) == (width >= 120 and (partitions > 3 or end != 7))
 
 
 def on_80_columns(*printed: object) -> list[str]:
