@@ -16,7 +16,9 @@ frame of a connection says whether all that follow, and the answers, have checks
 | what                                   | what happens                                                     |
 |----------------------------------------|------------------------------------------------------------------|
 | malformed, damaged or oversized frame  | an error frame, then the connection is closed                    |
-| no hello within HELLO_TIMEOUT_MS       | closed, also if some of it came; the same for a login            |
+| no hello within HELLO_TIMEOUT_MS       | closed, also if some of it came                                  |
+| no login within LOGIN_TIMEOUT_MS       | closed; between its requests a client may be silent: it hashes   |
+| half a frame of a login, then silence  | closed after HELLO_TIMEOUT_MS                                    |
 | half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
 | half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
 | answers that the client does not take  | closed after WRITE_STALL_MS_MAX without progress (see `Output`)  |
@@ -476,7 +478,7 @@ class Connection:
 
     def overdue(self, now_us: int) -> str | None:
         """For the server's sweep: why the client need not be waited for any longer, None if it is in time."""
-        owes_bytes = not self.greeting.is_open or self._decoder.in_frame or self._closing
+        owes_bytes = self.greeting.is_new or self._decoder.in_frame or self._closing
         if owes_bytes and (self._watch.reading or self._closing):
             patience_ms = limits.WRITE_STALL_MS_MAX if self.greeting.is_open else limits.HELLO_TIMEOUT_MS
             if now_us - self._last_read_us > patience_ms * 1_000:

@@ -144,6 +144,11 @@ class Greeting:
         self._login: ServerHandshake | None = None  # while it is CHALLENGED
 
     @property
+    def is_new(self) -> bool:
+        """Whether its hello has not come."""
+        return self.stage is Stage.NEW
+
+    @property
     def is_logging_in(self) -> bool:
         """Whether a login has begun that has neither failed nor come to its end."""
         return self.stage is Stage.CHALLENGED

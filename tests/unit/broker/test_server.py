@@ -499,6 +499,34 @@ async def test_who_begins_logins_and_leaves_them_shuts_out_nobody_from_elsewhere
         assert answer.correlation_id == 3
 
 
+@pytest.mark.parametrize("is_challenged", [False, True])
+async def test_who_hashes_a_password_has_the_time_of_a_login_for_it(*, is_challenged: bool) -> None:
+    """A client whose machine is slow, or busy, is silent for seconds between hello, challenge and proof."""
+    owner = Owner()
+    names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": (), "nats_urls_of_rulers": ()}
+    first = AuthenticateRequest(mechanism="SCRAM-SHA-256", data=b"n,,n=bob,r=" + b"n" * 24)
+    async with _serving(owner) as (server, address):
+        server.guard = Guarding(_access_of_users(), None, lambda: "m" * 24, **names)
+        async with raw_client(address) as client, raw_client(address) as half:
+            for one in (client, half):
+                await one.hello()
+                if is_challenged:
+                    one.send(encode_request(first, 2))
+                    assert await one.frame() is not None
+            half.send(encode_request(first, 3)[:-1])
+
+            async def has_read() -> bool:
+                return any(one._decoder.in_frame for one in server.connections)
+
+            await eventually(has_read, "half a request is read")
+            assert _passes(owner, server, limits.HELLO_TIMEOUT_MS)
+            assert not _passes(owner, server, 1)
+            assert await half.is_closed(), "what is half sent needs no hashing"
+            assert _passes(owner, server, limits.LOGIN_TIMEOUT_MS - limits.HELLO_TIMEOUT_MS - 1)
+            assert not _passes(owner, server, 1)
+            assert await client.is_closed()
+
+
 async def test_a_connection_of_a_user_who_is_gone_does_not_keep_its_place() -> None:
     broker, token = Broker().start(), token_credential("bob")
     broker.request(user("ann", Rule(Operation.ADMIN)))
