@@ -122,11 +122,8 @@ def _cast(table: pa.Table, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
 
     if name not in table.column_names:
         return pa.chunked_array([pa.nulls(table.num_rows, wanted)])
-    column = table.column(name)
+    column = decoded(table.column(name))
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = kind.value_type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     is_binary = (
         pa.types.is_binary(kind)
@@ -142,6 +139,19 @@ def _cast(table: pa.Table, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
         return column.cast(wanted)
     except pa.ArrowInvalid as error:
         raise ValueError(f"the column {name!r} cannot be {wanted}: {error}") from None
+
+
+def decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """A column without its dictionary. Arrow decodes none of views, as a categorical column of Polars has."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        return column
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    kind = plain.get(column.type.value_type, column.type.value_type)
+    pieces = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    made = [pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(kind)).cast(kind) for one in pieces]
+    return pa.chunked_array(made, kind)
 
 
 def batch_messages(table: pa.Table, *, bytes_max: int, bytes_wanted: int | None = None) -> Iterator[bytearray]:

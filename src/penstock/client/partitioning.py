@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.base.partitioning import PUBLISHER
 from penstock.base.subjects import is_wildcard
 from penstock.batch.placing import by_content, placed
+from penstock.client.columns import decoded
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import StreamInfo
 
@@ -86,9 +87,8 @@ def _one(column: Any) -> Any:
     """A column in one piece."""
     import pyarrow as pa
 
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = decoded(column)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _binary(data: pa.RecordBatch | pa.Table, name: str) -> pa.BinaryArray | None:

@@ -16,6 +16,7 @@ from penstock.client.columns import batch_messages, to_table
 
 WANTED = {"subject": ["s", "s"], "key": [b"k", None], "value": [b"1", None], "headers": [None, None]}
 PLAIN = {"key": ["k", None], "value": ["1", None]}
+VIEWS = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array([b"0", b"1"], pa.binary_view()))
 
 
 @pytest.mark.parametrize(
@@ -30,10 +31,24 @@ PLAIN = {"key": ["k", None], "value": ["1", None]}
         pa.table({**PLAIN, "offset": [7, 8], "timestamp": [1, 2]}),
         pd.DataFrame(PLAIN),
         pl.DataFrame(PLAIN),
+        pl.DataFrame(PLAIN, schema={"key": pl.Categorical, "value": pl.Enum(["0", "1"])}),
+        pa.table({**PLAIN, "value": pa.chunked_array([VIEWS.slice(1, 1), VIEWS.slice(2, 1)])}),
         [{"key": "k", "value": b"1"}, {"value": None}],
         [{"key": memoryview(b"k"), "value": bytearray(b"1")}, {"key": None, "value": None, "headers": {}}],
     ],
-    ids=["table", "batch", "large", "dictionary", "as read", "pandas", "polars", "dicts", "buffers"],
+    ids=[
+        "table",
+        "batch",
+        "large",
+        "dictionary",
+        "as read",
+        "pandas",
+        "polars",
+        "categories",
+        "views",
+        "dicts",
+        "buffers",
+    ],
 )
 def test_whatever_holds_rows_gives_the_same_table(data: Any) -> None:
     table = to_table(data, stream_subject="s")

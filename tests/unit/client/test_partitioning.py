@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -59,6 +60,9 @@ def test_text_is_hashed_as_utf8_and_what_lies_under_a_null_is_not() -> None:
     expected = [partition_of((word or "").encode(), 5) for word in words]
     for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())):
         assert partitions_of(pa.table({"value": pa.array(words).cast(kind)}), 5).to_pylist() == expected
+    categories = pl.DataFrame({"value": words}, schema={"value": pl.Categorical})
+    assert partitions_of(pa.table(categories), 5).to_pylist() == expected
+    assert partitions_of(pa.table(categories).slice(1), 5).to_pylist() == expected[1:]
     hidden = pa.Array.from_buffers(
         pa.binary(),
         2,
