@@ -21,6 +21,7 @@ from penstock.spark import archive
 from penstock.spark.archive_plan import decoded, open_table, plan_of
 from penstock.spark.archiving import ArchiveJob
 from penstock.spark.decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
+from penstock.spark.jobs import BatchDone
 from penstock.spark.lake import Commit, LakeFile, Table
 from penstock.spark.lake import open_table as table_in
 from tests.broker_process import BrokerProcess
@@ -58,15 +59,29 @@ def rejected_in(folder: Path) -> list[tuple[int, str]]:
 
 @needs_time
 def test_json_becomes_columns_and_what_is_none_is_rejected(
-    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+    client: penstock.Client,
+    spark: SparkSession,
+    broker: BrokerProcess,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     client.create_stream("documents", "documents")
     texts = [b'{"city": "Oslo", "amount": 1.5}', b"{torn", None, b'{"city": "Bergen"}', b"\xff\xfe"]
-    client.append("documents", [{"value": one} for one in texts])
-    options = {"spark": spark, "servers": broker.client_address}
-    archive("documents", tmp_path, decode="json", **options)
+    batches: list[BatchDone] = []
+    options = {"spark": spark, "servers": broker.client_address, "report": batches.append}
+    client.append("documents", [{"value": texts[0]}])
+    first = archive("documents", tmp_path, decode="json", **options)
+    assert (first.rows, first.rejected, [one.rejected for one in batches]) == (1, 0, [0])
+    rejects = spark.read.parquet(str(tmp_path / "_rejects"))
+    assert (rejects.count(), sorted(rejects.columns)) == (0, sorted([*rejects_schema().names, "date"]))
+    assert "could not be decoded" not in caplog.text
+    client.append("documents", [{"value": one} for one in texts[1:]])
+    second = archive("documents", tmp_path, **options)
+    assert (second.rows, second.rejected, [one.rejected for one in batches]) == (4, 2, [0, 2])
+    told = "2 values of a batch of documents could not be decoded, and have no data: they and the reasons are in"
+    assert f"{told} {tmp_path / '_rejects'}" in caplog.text
     client.append("documents", [{"value": b'{"city": 7, "amount": "much", "new": 1}'}])
-    archive("documents", tmp_path, **options)
+    assert archive("documents", tmp_path, **options).rejected == 1
     found = found_in(tmp_path)
     assert [one["value"] for one in found][:5] == texts
     none = {"amount": None, "city": None}

@@ -112,10 +112,11 @@ def archive(
     where the last one ended, however that came about; two of the same folder at the same time do not mix.
 
     With --decode the struct [bold]data[/bold] is beside what was published. What cannot be decoded is in a table of its
-    own, in _rejects, with the reason; nothing stops for it. The first run fixes the schema.
+    own, in _rejects, with the reason; nothing stops for it, and each batch and the end say how many values it were. The
+    first run fixes the schema.
 
-    json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], and one at the end
-    with [bold]event, name, rows, files, batches, ends[/bold].
+    json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], with --decode
+    [bold]rejected[/bold], and one at the end with [bold]event, name, rows, files, batches, rejected, ends[/bold].
     """
     seconds = seconds_of("--trigger", trigger)
     delay_s = seconds_of("--max-delay", max_delay)
@@ -136,11 +137,14 @@ def archive(
         ends: dict[str, dict[str, int]] = {}
         for key, end in done.ends.items():
             ends.setdefault(key.stream, {})[str(key.partition)] = end
-        counts = {"rows": done.rows, "files": done.files, "batches": done.batches}
+        counts = {"rows": done.rows, "files": done.files, "batches": done.batches, "rejected": done.rejected}
         output.print_json({"event": "done", "name": done.name, **counts, "ends": ends})
     else:
         files = output.counted(done.files, "file")
         say(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
+        if done.rejected:
+            count = output.counted(done.rejected, "value")
+            say(f"{count} could not be decoded: with the reasons in {Path(to) / '_rejects'}")
         say(f"how far it is: penstock group show archive-{done.name}")
 
 

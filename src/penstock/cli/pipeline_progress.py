@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.units import format_bytes
 from penstock.cli import output
@@ -27,7 +27,7 @@ def progress(what: str, *, as_json: bool = False) -> Iterator[Report]:
 
     shown = output.console(stderr=True)
     if as_json:
-        yield lambda done: output.print_json({"event": "batch", **done._asdict()})
+        yield lambda done: output.print_json({"event": "batch", **_fields(done)})
         return
     if not shown.is_terminal:
         yield lambda done: say_note(f"{what}: {line(done)}")
@@ -44,10 +44,17 @@ def progress(what: str, *, as_json: bool = False) -> Iterator[Report]:
         yield report
 
 
+def _fields(done: BatchDone) -> dict[str, Any]:
+    """What JSON has of a batch: what the job has nothing of is left out."""
+    return {name: value for name, value in done._asdict().items() if value is not None}
+
+
 def line(done: BatchDone) -> str:
     """A batch in words."""
     rate = done.rows / max(_STEADY_S, done.seconds)
     parts = [f"batch {done.number}", f"{output.counted(done.rows, 'row')} in {done.seconds:.1f} s, {rate:,.0f}/s"]
+    if done.rejected:
+        parts.append(f"{output.count_text(done.rejected)} rejected")
     if done.size_bytes:
         parts.append(format_bytes(done.size_bytes))
     if done.lag >= 0:

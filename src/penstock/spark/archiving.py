@@ -34,10 +34,10 @@ from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, lake
 from penstock.spark.agreement import check_held, checked_cluster
 from penstock.spark.archive_plan import Plan, decoded, open_table, plan_of
-from penstock.spark.decoding import COLUMNS, rejects_schema, with_json, write_avro, write_json
+from penstock.spark.decoding import COLUMNS, DATA, rejects_schema, with_json, write_avro, write_json
 from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
 from penstock.spark.lake import About, Commit, LakeFile, Table
-from penstock.spark.lake_files import LakeWriter, Writing, told_files
+from penstock.spark.lake_files import LakeWriter, Writing, empty_file, told_files
 from penstock.spark.places import Earliest, Key, Position
 from penstock.spark.planning import (
     Chosen,
@@ -66,7 +66,8 @@ _CHOOSE_S = 10.0  # streams that match a pattern are looked for so often
 class Archived(NamedTuple):
     """What a run has done: messages, files and batches, and where the archive ends in each partition.
 
-    `name`: by which the brokers know it; the group `archive-NAME` shows how far it is.
+    `name`: by which the brokers know it; the group `archive-NAME` shows how far it is. `rejected`: messages whose
+    values could not be decoded; they are in the archive without `data`, and with reasons in its folder `_rejects`.
     """
 
     rows: int
@@ -74,6 +75,7 @@ class Archived(NamedTuple):
     batches: int
     ends: Mapping[Key, int]
     name: str = ""
+    rejected: int = 0
 
 
 def archive(
@@ -109,7 +111,8 @@ def archive(
 
     `decode`: "json" or "avro" adds the column `data`, a struct that the value was decoded to. `schema` is DDL for JSON
     (not given: inferred from the first messages), an Avro schema for Avro; the first run fixes both. Values that cannot
-    be decoded have no `data`, and a row with the reason in another table of the same format, in the folder `_rejects`.
+    be decoded have no `data`, and a row with the reason in another table of the same format, in the folder `_rejects`;
+    `Archived.rejected` and each `BatchDone.rejected` count them, and a warning says so once in a run.
 
     ConfigError; DataLossError: messages are gone from the log that were not archived, and `fail_on_data_loss` is set;
     or the log was cut below the archive's end, or began anew, whatever is set; OvertakenError:
@@ -169,7 +172,7 @@ class ArchiveJob:
             self._check_agrees(chosen, self._rejects.ends(begins), until)
         self._tell(begins)
         pace = Pace(plan.trigger_s, plan.rows_min, plan.delay_s)
-        rows = files = batches = 0
+        rows = files = batches = rejected = 0
         while True:
             if not once:
                 chosen, begins = self._chosen_again(chosen, begins)
@@ -179,7 +182,7 @@ class ArchiveJob:
             count = sum(waiting.values())
             if once and not count:
                 offsets = {key: at.offset for key, at in begins.items()}
-                return Archived(rows, files, batches, offsets, self._name)
+                return Archived(rows, files, batches, offsets, self._name, rejected)
             if not (once or pace.is_due(count)):
                 time.sleep(limits.ARCHIVE_LOOK_S)
                 continue
@@ -189,7 +192,9 @@ class ArchiveJob:
             for key, more in share(waiting, plan.rows_max).items():
                 if more:
                     ends[key] = Position(begins[key].offset + more, log_ends[key].leader_epoch)
-            made = self._done(chosen, begins, ends)
+            made, bad = self._done(chosen, begins, ends)
+            self._say_rejected(bad, rejected)
+            rejected += bad
             self._table.commit(Commit(tuple(made), begins, ends))
             lag = count - sum(end.offset - begins[key].offset for key, end in ends.items())
             begins = ends
@@ -198,7 +203,9 @@ class ArchiveJob:
             files += len(made)
             rows += lake.covered(made)
             size = sum(one.size_bytes for one in made)
-            report(BatchDone(batches, lake.covered(made), size, time.monotonic() - started_s, lag))
+            seconds = time.monotonic() - started_s
+            told = None if self._rejects is None else bad
+            report(BatchDone(batches, lake.covered(made), size, seconds, lag, told))
 
     # Where it begins and ends
 
@@ -358,17 +365,40 @@ class ArchiveJob:
             "failOnDataLoss": str(self._plan.source.fail_on_data_loss).lower(),
         }
 
-    def _done(self, chosen: Chosen, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> list[LakeFile]:
-        """Write a batch; what was rejected is committed first: from where that table ends on, so it is there once."""
+    def _say_rejected(self, bad: int, before: int) -> None:
+        """Once in a run: values are missing in columns where somebody will look for them."""
+        if bad and not before:
+            text = f"{bad} values of a batch of {self._plan.stream} could not be decoded, and have no {DATA}"
+            warn(f"{text}: they and the reasons are in {self._plan.root / lake.REJECTS}")
+
+    def _done(
+        self, chosen: Chosen, begins: Mapping[Key, Position], ends: Mapping[Key, Position]
+    ) -> tuple[list[LakeFile], int]:
+        """Write a batch; its files, and how many values were rejected.
+
+        These are committed first: from where their table ends on, so each is there once.
+        """
         known = {} if self._rejects is None else self._rejects.ends(begins)
         from_there = {key: _further(begin, known.get(key, begin)) for key, begin in begins.items()}
         made = self._write(chosen, begins, ends, from_there)
         self._check_agrees(chosen, ends)  # else it may have been cut while it was read
         if self._rejects is None:
-            return made
+            return made, 0
         up_to = {key: _further(end, from_there[key]) for key, end in ends.items()}
-        self._rejects.commit(Commit(tuple(one for one in made if one.is_rejects), from_there, up_to))
-        return [one for one in made if not one.is_rejects]
+        rejects = [one for one in made if one.is_rejects]
+        self._rejects.commit(Commit((*self._first_rejects(rejects, ends), *rejects), from_there, up_to))
+        return [one for one in made if not one.is_rejects], lake.covered(rejects)
+
+    def _first_rejects(self, rejects: Sequence[LakeFile], ends: Mapping[Key, Position]) -> list[LakeFile]:
+        """A file without rows, where Parquet files are all that says which columns the rejects have, and there is none.
+
+        The other formats have a schema in the table.
+        """
+        assert self._rejects is not None
+        if self._plan.format != "parquet" or rejects or self._rejects.files():
+            return []
+        writing = Writing(str(self._plan.root / lake.REJECTS), True, False, self._plan.file_bytes, True)
+        return [empty_file(writing, rejects_schema(), min(ends).stream)]
 
     @contextmanager
     def _as_data_loss(self, chosen: Chosen, ends: Mapping[Key, Position]) -> Iterator[None]:

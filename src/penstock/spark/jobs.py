@@ -28,6 +28,7 @@ class BatchDone(NamedTuple):
     size_bytes: int  # of the files that were written; 0: it wrote none
     seconds: float
     lag: int  # messages that the log holds and the job has not done; -1: not known
+    rejected: int | None = None  # of the rows: values that could not be decoded; None: the job decodes none
 
 
 Report = Callable[[BatchDone], None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -94,7 +95,8 @@ class _OpenFile:
     def __init__(self, how: Writing, topic: str, day: int, first: pa.RecordBatch) -> None:
         self._topic = topic
         self._date = datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d")
-        name = f"{first.column('offset')[0].as_py():020d}-{uuid.uuid4().hex}.parquet"
+        start = first.column("offset")[0].as_py() if first.num_rows else 0
+        name = f"{start:020d}-{uuid.uuid4().hex}.parquet"
         self._path = f"{folder_of(topic, self._date)}/{name}"
         self._is_rejects = how.is_rejects
         self._root = Path(how.root)
@@ -162,6 +164,12 @@ class _OpenFile:
         size = self._place.stat().st_size
         ranges = tuple(sorted(self._ranges.values()))
         return LakeFile(self._path, self._topic, self._date, self._rows, size, ranges, self._is_rejects)
+
+
+def empty_file(how: Writing, schema: pa.Schema, topic: str) -> LakeFile:
+    """A file of today that has columns and no row: whoever reads the folder finds which columns there are."""
+    today = int(time.time()) // 86_400
+    return _OpenFile(how, topic, today, pa.RecordBatch.from_pylist([], schema=schema)).close()
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 Rules: the end of each partition and its leader epoch are properties of the table, set in the transaction that adds the
 files. A commit upon an older snapshot is refused: the table says that pyiceberg shall not make it again upon the newer
-one.
+one. Metadata stay bounded: after each commit the oldest files of metadata go, snapshots beyond the newest few expire,
+and the lists and manifests that only those name are deleted. No file with rows is ever deleted.
 """
 
 from __future__ import annotations
@@ -23,14 +24,24 @@ from penstock.spark.places import Key, Position
 
 CATALOG, NAMESPACE, TABLE = "penstock", "penstock", "archive"
 _END, _EPOCH = "penstock.end.", "penstock.epoch."
-_NO_RETRY = {"commit.retry.num-retries": "0"}
+_PROPERTIES = {
+    "commit.retry.num-retries": "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": str(limits.ICEBERG_METADATA_FILES_MAX),
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": str(limits.ICEBERG_MANIFESTS_MERGED),
+}
+_log = logging.getLogger(__name__)
 
 
 class IcebergLake:
-    """See the module; `Table` says what it does. `columns`: those of its files."""
+    """See the module; `Table` says what it does. `columns`: those of its files; `snapshots`: how many are kept."""
 
-    def __init__(self, root: Path, columns: pa.Schema | None) -> None:
+    def __init__(
+        self, root: Path, columns: pa.Schema | None, *, snapshots: int = limits.ICEBERG_SNAPSHOTS_KEPT
+    ) -> None:
         self._root = root
+        self._snapshots_kept = snapshots
         self._columns = columns
         self._kept: Any = None
 
@@ -73,7 +84,7 @@ class IcebergLake:
         catalog.create_namespace_if_not_exists(NAMESPACE)
         with (
             catalog.create_table_transaction(
-                (NAMESPACE, TABLE), schema=self._columns, location=str(self._root), properties=_NO_RETRY
+                (NAMESPACE, TABLE), schema=self._columns, location=str(self._root), properties=_PROPERTIES
             ) as making,
             making.update_spec() as spec,
         ):
@@ -90,9 +101,9 @@ class IcebergLake:
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._open() or self._make()
-        if not _NO_RETRY.items() <= table.properties.items():
+        if not _PROPERTIES.items() <= table.properties.items():
             with table.transaction() as transaction:
-                transaction.set_properties(_NO_RETRY)
+                transaction.set_properties(_PROPERTIES)
         if not check_new(str(self._root), _ends(table, commit.ends), commit):
             return
         ends = {_property(key): str(end.offset) for key, end in sorted(commit.ends.items())}
@@ -103,11 +114,40 @@ class IcebergLake:
                 if commit.files:
                     transaction.add_files(
                         [str(self._root / one.path) for one in commit.files],
-                        snapshot_properties=ends,
                         check_duplicate_files=False,
                     )
         except CommitFailedException as error:
             raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
+        if len(table.snapshots()) >= 2 * self._snapshots_kept:  # not with each commit: it reads the lists of manifests
+            self._expire(table)
+
+    def _expire(self, table: Any) -> None:
+        """Take the oldest snapshots out of the table, and delete what only they name."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        if len(table.refs()) > 1:
+            return  # somebody has made branches or tags: which snapshots they need is not known here
+        snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
+        gone = snapshots[: -self._snapshots_kept][: limits.ICEBERG_SNAPSHOTS_EXPIRED_AT_ONCE]
+        # A manifest that a snapshot does not name is named by none behind it: the oldest kept one says which are kept.
+        named = [_named_by(one, table.io) for one in snapshots[: len(gone) + 1]]
+        try:
+            table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in gone]).commit()
+        except CommitFailedException as error:
+            _log.warning("%s: snapshots are not expired now, another job has committed: %s", self._root, error)
+            return
+        table = table.refresh()
+        for path in set().union(*named[:-1]) - named[-1]:
+            Path(path.removeprefix("file://")).unlink(missing_ok=True)
+        self._delete_old_versions(table)
+
+    def _delete_old_versions(self, table: Any) -> None:
+        """Files of metadata before all that the table names: an earlier Penstock has left them."""
+        named = [Path(one.metadata_file) for one in table.metadata.metadata_log] + [Path(table.metadata_location)]
+        first = min(_version(one.name) for one in named)
+        for file in (self._root / "metadata").glob("*.metadata.json"):
+            if _version(file.name) < first:
+                file.unlink(missing_ok=True)
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         """Those of the newest snapshot. A file's ranges are as wide as its statistics say: its rows may be fewer."""
@@ -124,6 +164,17 @@ class IcebergLake:
             raise CorruptionError(str(self._root / "metadata"), 0, "manifests of an Iceberg table", text) from error
         found = [_file(self._root, one.file, schema) for one in planned]
         return [one for one in found if wanted is None or one.topic in wanted]
+
+
+def _named_by(snapshot: Any, io: Any) -> set[str]:
+    """The list of manifests of a snapshot, and the manifests in it."""
+    return {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(io))}
+
+
+def _version(name: str) -> int:
+    """The number with which pyiceberg begins the name of a file of metadata; a large one where there is none."""
+    number = name.partition("-")[0]
+    return int(number) if number.isascii() and number.isdigit() else limits.OFFSET_MAX
 
 
 def _has_rows(metadata: Path) -> bool:
