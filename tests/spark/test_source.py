@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
 from penstock.spark.batch import Task
@@ -208,6 +208,37 @@ def test_partitions_that_are_added_come_with_the_next_batch(client: penstock.Cli
     (task,) = reader.partitions(first, second)
     assert isinstance(task, Task)
     assert (task.piece.partition, task.piece.start, task.piece.end) == (2, 0, 5)
+
+
+def test_each_query_has_a_group_of_its_own_which_its_checkpoint_keeps(
+    client: penstock.Client, broker: BrokerProcess
+) -> None:
+    filled(client, "grouped", 10)
+    given = {"servers": broker.client_address, "stream": "grouped", "startingOffsets": "earliest"}
+
+    def committed(start: dict[str, Any] | None, **options: str) -> dict[str, Any]:
+        """A run of a query, from its start or its checkpoint on, that does one batch."""
+        reader = StreamReader(source_options(given | options), ("offset",))
+        end = reader.latestOffset(reader.initialOffset() if start is None else start, ReadMaxRows(3))
+        reader.commit(json.loads(json.dumps(end)))
+        return end
+
+    def groups_of(client: penstock.Client) -> dict[str, int]:
+        names = [one.group for one in client.groups.all() if one.stream == "grouped"]
+        return {name: client.groups.offsets(name, "grouped")[0].offset or 0 for name in names}
+
+    first, second = committed(None), committed(None)
+    mine, other = first["grouped"]["group"], second["grouped"]["group"]
+    assert mine != other
+    assert mine.startswith("spark-")
+    assert committed(first)["grouped"]["group"] == mine
+    assert groups_of(client) == {mine: 6, other: 3}
+    named = committed(None, Group="of-mine")
+    assert "group" not in named["grouped"]
+    committed(None, group="")
+    assert groups_of(client) == {mine: 6, other: 3, "of-mine": 3}
+    committed(named)  # as a checkpoint of an earlier version: without a group
+    assert groups_of(client) == {mine: 6, other: 3, "of-mine": 3, "spark": 6}
 
 
 @needs_time

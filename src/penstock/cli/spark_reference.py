@@ -77,10 +77,20 @@ query = orders.writeStream.foreachBatch(enrich).option("checkpointLocation", "ch
 query.awaitTermination()
 ```"""
 
+_GROUP = """## How far a query is
+
+A streaming query commits where each of its batches ends as a group, for `penstock group list` and for alerts on lag; \
+what counts is Spark's checkpoint.
+Without the option `group` its name is `spark-` and an id that the checkpoint keeps, so that each query has its own: \
+the JSON of `query.lastProgress["sources"][0]["endOffset"]` has it as `group`.
+A query whose checkpoint is of an earlier Penstock goes on as the group `spark`.
+A checkpoint that you give up leaves its group behind, which lags more and more: `penstock group delete NAME`."""
+
 _COLUMNS = """## Columns
 
 All may be null for Spark; their names and types are Kafka's where they mean the same.
 A `.schema()` of some of them, in any order, or the option `columns` has only those fetched.
+Their names are known in any case, as Spark resolves names.
 
 | column | type | what |
 |---|---|---|"""
@@ -123,6 +133,6 @@ def spark_reference() -> str:
     sink = [f"| `{one.name}` | {one.default} | {one.meaning} |" for one in SINK_OPTIONS]
     jobs = [getattr(spark, name) for name in spark.__all__]
     calls = [call_text(f"penstock.spark.{one.__name__}", one) for one in jobs if not isinstance(one, type)]
-    tables = [[_COLUMNS, *rows], [_OPTIONS, *options], [_FETCHED, *fetched], [_FROZEN], [_SINK, *sink]]
+    tables = [[_COLUMNS, *rows], [_OPTIONS, *options], [_FETCHED, *fetched], [_FROZEN], [_GROUP], [_SINK, *sink]]
     parts = [_HEAD, _MADE, *map("\n".join, tables), _CALLS, *calls]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

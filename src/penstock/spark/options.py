@@ -90,7 +90,10 @@ SOURCE_OPTIONS = (
     Option("maxTriggerDelay", "15m", "but no longer than that"),
     Option("minPartitions", "", "at least so many tasks, if there are so many messages"),
     Option("maxRecordsPerPartition", "", "at most so many messages in a task"),
-    Option("group", "spark", "of a stream query: the group that shows how far it is; give each its own; empty: none"),
+    Option(
+        "group", "`spark-` and an id that the checkpoint keeps",
+        "of a stream query: the group that shows how far it is, one for each query; empty: none",
+    ),
     Option("timeout", "60s", "how long one answer of the brokers is waited for, failovers included"),
 )  # fmt: skip
 """What a reader takes, in the order of the reference."""
@@ -152,7 +155,7 @@ class SourceOptions:
     max_delay_s: float
     partitions_min: int | None
     records_max: int | None
-    group: str
+    group: str | None  # None: each query has its own
     timeout_s: float
     archive: str = ""
     where: Bounds = EVERYWHERE
@@ -177,7 +180,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         max_delay_s=reader.get("maxTriggerDelay", seconds, default=900.0),
         partitions_min=reader.get("minPartitions", _count),
         records_max=reader.get("maxRecordsPerPartition", _count),
-        group=options.get("group", "spark").strip(),
+        group=reader.text("group") if reader.has("group") else None,
         timeout_s=reader.get("timeout", seconds, default=60.0),
         archive=reader.text("archive"),
         where=where,
@@ -244,6 +247,9 @@ class _Reader:
 
     mistakes: list[str]
     given_path: bool
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._options
 
     def text(self, name: str) -> str:
         return str(self._options.get(name.lower(), "")).strip()

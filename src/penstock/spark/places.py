@@ -4,9 +4,10 @@ Rules: Spark keeps a query's offsets as JSON and compares the text: names and pa
 checkpointed names the cluster's id and the stream's, so that another stream of the same name is not taken for it, and
 the leader epoch in which each offset was told, so that a log that was cut and written anew is noticed. Where a batch
 does not begin at the end of the one before it, because a partition is new to the query or lost what was read, its end
-says where it begins: a replay reads the same rows.
+says where it begins: a replay reads the same rows. The group that shows how far the query is goes along, unless its
+options name one: so it is the query's own, and the same after a restart.
 
-    {"orders": {"begins": {"1": 0}, "cluster": "c-1f", "epochs": {"0": 3, "1": 3}, "id": 7,
+    {"orders": {"begins": {"1": 0}, "cluster": "c-1f", "epochs": {"0": 3, "1": 3}, "group": "spark-5f0c91ab", "id": 7,
                 "offsets": {"0": 4711, "1": 12}}}
 """
 
@@ -76,6 +77,7 @@ class Positions(NamedTuple):
     )  # where the batch that ends here began, if not where the last ended
     cluster: str = ""  # the id of the one that has these streams; empty: not known
     gone: frozenset[str] = frozenset()  # streams that were not there any more, which was said
+    group: str = ""  # that of the query; empty: its options name one, or it is older than this field
 
     def to_json(self) -> dict[str, Any]:
         """Canonical: the same positions are the same text."""
@@ -86,8 +88,9 @@ class Positions(NamedTuple):
             out[name] = {"begins": begins} if begins else {}
             out[name] |= {"cluster": self.cluster} if self.cluster else {}
             out[name] |= {"gone": True} if name in self.gone else {}
+            out[name] |= {"epochs": {str(key.partition): self.positions[key].leader_epoch for key in keys}}
+            out[name] |= {"group": self.group} if self.group else {}
             out[name] |= {
-                "epochs": {str(key.partition): self.positions[key].leader_epoch for key in keys},
                 "id": self.stream_ids[name],
                 "offsets": {str(key.partition): self.positions[key].offset for key in keys},
             }
@@ -99,6 +102,7 @@ class Positions(NamedTuple):
         try:
             stream_ids = {name: int(one["id"]) for name, one in found.items()}
             clusters = {str(one["cluster"]) for one in found.values() if "cluster" in one}
+            groups = {str(one["group"]) for one in found.values() if "group" in one}
             gone = frozenset(name for name, one in found.items() if one.get("gone"))
             positions = {
                 Key(name, int(number)): Position(int(offset), int(one.get("epochs", {}).get(number, 0)))
@@ -113,7 +117,7 @@ class Positions(NamedTuple):
         except (AttributeError, KeyError, TypeError, ValueError):
             text = "the checkpoint was not written by this source; begin with another checkpointLocation"
             raise ConfigError([f"checkpointLocation: {text}: {found!r}"]) from None
-        return cls(stream_ids, positions, begins, max(clusters, default=""), gone)
+        return cls(stream_ids, positions, begins, max(clusters, default=""), gone, max(groups, default=""))
 
     def of(self, key: Key, stream_id: int) -> Position | None:
         """Where a partition of that very stream is; None: it is new."""

@@ -1,9 +1,9 @@
 """Reading what comes: `spark.readStream.format("penstock")`.
 
 Rules: Spark keeps the offsets, in its checkpoint, and plans a batch again as it was planned before. `latestOffset`
-waits for messages rather than to be asked twenty times a second. What a query has done is also committed as a group, so
-that whoever looks at the brokers sees how far it is; nothing depends on it. A partition that was added is read from its
-beginning, with the next batch; what is in one batch has no order across partitions.
+waits for messages rather than to be asked twenty times a second. What a query has done is also committed as a group of
+its own, so that whoever looks at the brokers sees how far it is; nothing depends on it. A partition that was added is
+read from its beginning, with the next batch; what is in one batch has no order across partitions.
 
 | Spark asks                      | answered with                                                                   |
 |---------------------------------|---------------------------------------------------------------------------------|
@@ -18,6 +18,7 @@ beginning, with the next batch; what is in one batch has no order across partiti
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -58,6 +59,9 @@ _log = logging.getLogger(__name__)
 
 WAIT_S = 3.0
 """`latestOffset` waits so long for a message: longer would hold up a query that is being stopped."""
+OLD_GROUP = "spark"
+"""That of each query that began before checkpoints had a group, and whose options name none."""
+_GROUP_ID_BYTES = 4
 _POLL_S = 1.0  # one long poll: what is left of it when another partition had news is soon gone
 _CHOOSE_S = 10.0  # streams that match a pattern are looked for so often
 
@@ -69,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._names = tuple(names or columns)  # of the columns, as the user gave them
         self._fetching = fetching_of(options, columns)
-        self._group = options.group
+        self._tells_group = options.group != ""
         self._last_batch_s = time.monotonic()
         self._available: Positions | None = None  # with Trigger.AvailableNow: where the query ends
         self._chosen: Chosen | None = None
@@ -88,7 +92,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.archive:
             places = self._with_archive(chosen, where, places)
         cluster = self._client().cluster_id(timeout=self._options.timeout_s)
-        return Positions(chosen.stream_ids, places, cluster=cluster).to_json()
+        group = new_group() if self._options.group is None else ""
+        return Positions(chosen.stream_ids, places, cluster=cluster, group=group).to_json()
 
     def _with_archive(self, chosen: Chosen, where: Where, places: Mapping[Key, Position]) -> dict[Key, Position]:
         """Where a query begins that reads what was archived, too. What is older than a time it gets whole."""
@@ -156,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stream_ids = {**begin.stream_ids, **ends.stream_ids}
         # A partition whose leader does not answer, and a stream that is gone, stay where they are.
         kept = {key: at for key, at in begin.positions.items() if begin.of(key, stream_ids[key.stream]) is not None}
-        return Positions(stream_ids, {**kept, **positions}, begins, self._cluster, gone)
+        return Positions(stream_ids, {**kept, **positions}, begins, self._cluster, gone, begin.group)
 
     def _say_gone(self, name: str) -> None:
         """DataLossError: a stream that was read is not there any more; a broker's list may be older than that."""
@@ -292,9 +297,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is done: say so to whoever looks at groups. It may fail: the checkpoint is what counts."""
-        group, done = self._group, Positions.of_json(end)
-        if not group:
+        if not self._tells_group:
             return
+        done = Positions.of_json(end)
+        group = self._options.group or done.group or OLD_GROUP
         for name in done.stream_ids:
             offsets = {key.partition: place.offset for key, place in done.positions.items() if key.stream == name}
             try:
@@ -302,7 +308,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except PenstockError as error:
                 _log.warning("group %s does not show how far the query is in %s: %s", group, name, error)
                 if isinstance(error, NotAuthorized):  # once is enough
-                    self._group = ""
+                    self._tells_group = False
 
     # Which streams
 
@@ -320,6 +326,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._chosen = chosen
             self._chosen_s = time.monotonic()
         return self._chosen
+
+
+def new_group() -> str:
+    """A group for one query."""
+    return f"spark-{secrets.token_hex(_GROUP_ID_BYTES)}"
 
 
 def _is_another(info: StreamInfo, known: StreamInfo) -> bool:

@@ -128,7 +128,7 @@ def test_options_of_kafka_mean_what_they_mean_there() -> None:
     assert found.selection == Selection(names=("orders", "events"))
     assert found.start == Offsets({"orders": {0: 5, 1: -2}, "events": {0: -1}})
     assert found.end == Moment(1_500, {}, latest_if_none=True)
-    assert (found.fail_on_data_loss, found.max_offsets, found.group) == (False, 10, "spark")
+    assert (found.fail_on_data_loss, found.max_offsets, found.group) == (False, 10, None)
     assert "headers" in found.columns
     assert source_options({"stream": "orders-*", "startingOffsets": "earliest"}).start == Earliest()
 
