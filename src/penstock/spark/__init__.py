@@ -5,12 +5,13 @@
     spark = session()
     read(spark, "orders", columns=["subject"]).groupBy("subject").count().show()
 
-Where Penstock is installed beside PySpark (4.2 or newer), Spark finds the format by itself: it looks for packages named
-`pyspark_*`. On a cluster whose machines have it from elsewhere, `register(spark)` says what it is.
+Where Penstock is installed beside PySpark (4.2 or newer, below 5), Spark finds the format by itself: it looks for
+packages named `pyspark_*`. On a cluster whose machines have it from elsewhere, `register(spark)` says what it is.
 
 | module       | what it holds                                                             |
 |--------------|---------------------------------------------------------------------------|
 | `source`     | what Spark is handed: the readers and writers of `format("penstock")`      |
+| `naming`     | errors of jobs, in the words of their callers                             |
 | `options`    | their options, parsed once                                                |
 | `reading`    | `read`: a DataFrame of some messages and columns                          |
 | `where`      | the option `where`: conditions by which messages are not fetched          |
@@ -38,6 +39,7 @@ Where Penstock is installed beside PySpark (4.2 or newer), Spark finds the forma
 | `queries`    | a streaming query from its start to its end, and why it failed            |
 | `sql_tables` | streams as tables of SQL                                                  |
 | `sessions`   | a Spark session for a laptop, or for `--master`                           |
+| `versions`   | which versions of PySpark and pyarrow work                                |
 """
 
 from __future__ import annotations

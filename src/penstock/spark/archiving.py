@@ -38,6 +38,7 @@ from penstock.spark.decoding import COLUMNS, DATA, rejects_schema, with_json, wr
 from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
 from penstock.spark.lake import About, Commit, LakeFile, Table
 from penstock.spark.lake_files import LakeWriter, Writing, empty_file, told_files
+from penstock.spark.naming import loss_named
 from penstock.spark.places import Earliest, Key, Position
 from penstock.spark.planning import (
     Chosen,
@@ -122,17 +123,18 @@ def archive(
         stream, to, format=format, servers=servers, name=name, max_batch=max_batch, min_batch=min_batch,
         max_delay_s=max_delay_s, trigger_s=trigger_s, file_bytes=file_bytes, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
-    # What can be known without Spark is known before it starts, which takes a while.
-    _choose(plan)
-    if plan.root.exists():
-        with lake.locked(plan.root):
-            pass
-    session = session_of(spark, f"archive {stream}")
-    plan = decoded(session, plan, decode, schema)
-    rejects = None
-    if plan.decode:
-        rejects = lake.open_table(plan.root / lake.REJECTS, plan.format, rejects_schema())
-    return ArchiveJob(session, plan, open_table(plan), rejects).run(once=once, report=report)
+    with loss_named():
+        # What can be known without Spark is known before it starts, which takes a while.
+        _choose(plan)
+        if plan.root.exists():
+            with lake.locked(plan.root):
+                pass
+        session = session_of(spark, f"archive {stream}")
+        plan = decoded(session, plan, decode, schema)
+        rejects = None
+        if plan.decode:
+            rejects = lake.open_table(plan.root / lake.REJECTS, plan.format, rejects_schema())
+        return ArchiveJob(session, plan, open_table(plan), rejects).run(once=once, report=report)
 
 
 def _choose(plan: Plan) -> Chosen:

@@ -23,6 +23,7 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.extras import how_to_install
 from penstock.spark import fetching
 from penstock.spark.columns import arrow_schema, default_columns
+from penstock.spark.jobs import is_connect
 from penstock.spark.lake import LakeFile
 from penstock.spark.lake_files import LakeWriter, Writing, told_files
 from penstock.spark.planning import Piece
@@ -70,7 +71,9 @@ def inferred_json(rows: DataFrame) -> str:
     spark = rows.sparkSession
     some = rows.where("value IS NOT NULL").limit(limits.DECODE_INFERRED_ROWS)
     texts = some.selectExpr("cast(value AS STRING) AS text")
-    found = spark.read.json(texts.rdd.map(_text), columnNameOfCorruptRecord=_CORRUPT).schema
+    # A client of Spark Connect has no RDDs; its reader takes a DataFrame, as that of an older Spark does not.
+    lines: Any = texts if is_connect(spark) else texts.rdd.map(_text)
+    found = spark.read.json(lines, columnNameOfCorruptRecord=_CORRUPT).schema
     fields = [field for field in found.fields if field.name != _CORRUPT]
     if not fields:
         text = "no value of the first messages is a JSON object: give a schema"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.base import limits
 from penstock.base.errors import OperationalError
 
 if TYPE_CHECKING:
@@ -76,6 +77,18 @@ def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: st
     if spark is None:
         return session(name=f"penstock {name}")
     return spark() if callable(spark) else spark
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is a client of Spark Connect, which is no driver: that is another process, maybe elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism_of(spark: SparkSession) -> int:
+    """How many tasks run at the same time. A client of Spark Connect can only ask how many a range is divided into."""
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    return spark.range(limits.CONNECT_TASKS_MAX).selectExpr("spark_partition_id() AS task").distinct().count()
 
 
 def query_id_of(told: str | None) -> str:

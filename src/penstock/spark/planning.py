@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 PIECE_BYTES = 128 * 1024 * 1024
 """One task reads about so much: as Spark takes of files (spark.sql.files.maxPartitionBytes)."""
+GO_ON = "Set failOnDataLoss to false to go on all the same"
 _PIECE_ROWS_MIN = 10_000  # a smaller one costs more to begin than to read
 
 
@@ -179,7 +180,7 @@ def _at_moment(
 def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
     """DataLossError, unless a reader may go on without what is gone; then the log says so."""
     if fail:
-        raise DataLossError(f"{text}. Set failOnDataLoss to false to go on all the same{hint}")
+        raise DataLossError(f"{text}. {GO_ON}{hint}")
     warn(text)
 
 

@@ -34,6 +34,7 @@ from penstock.spark import brokers, rights
 from penstock.spark.agreement import checked_cluster
 from penstock.spark.jobs import BatchDone, Report, no_report, session_of
 from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
+from penstock.spark.naming import options_named
 from penstock.spark.options import sink_options
 from penstock.spark.rows import CASE_SENSITIVE
 
@@ -119,7 +120,8 @@ def replay(
     ConfigError: `path` or `to` cannot be used; OperationalError, and what the client raises.
     """
     root = _root(path, to, rate, max_batch)
-    options = sink_options({"stream": to, "servers": servers})
+    with options_named({"stream": "to"}):
+        options = sink_options({"stream": to, "servers": servers})
     client = brokers.client(options.servers, options.timeout_s)
     info = rights.there(client, Operation.APPEND, to, options.timeout_s)
     session = session_of(spark, f"replay {to}")

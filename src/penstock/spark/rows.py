@@ -61,6 +61,10 @@ class Share(NamedTuple):
     rows: pa.RecordBatch
 
 
+_GIVEN_BY_LOG = ("offset", "timestamp", "timestamptype")
+_TABLES_ARE_READ = (
+    "drop it; INSERT INTO cannot write: a table of SQL is for reading, and rows are written with df.write"
+)
 CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 
@@ -77,7 +81,9 @@ def check_columns(types: Mapping[str, str], *, stream: str) -> None:
     seen: dict[str, str] = {}
     for name, kind in types.items():
         known = name.lower()
-        if known not in COLUMNS:
+        if known in _GIVEN_BY_LOG:
+            mistakes.append(f"{name}: the log gives it to each message; {_TABLES_ARE_READ}")
+        elif known not in COLUMNS:
             mistakes.append(f"{name}: a message has no such column; it has {', '.join(COLUMNS)}: drop or rename it")
         elif known in seen:
             mistakes.append(f"{name}: {seen[known]} is there, too: drop or rename one")

@@ -20,7 +20,8 @@ from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import stream_name_mistake
 from penstock.spark import brokers, rights
 from penstock.spark.delta_sink import DeltaSink
-from penstock.spark.jobs import Report, no_report, session_of
+from penstock.spark.jobs import Report, is_connect, no_report, session_of
+from penstock.spark.naming import options_named
 from penstock.spark.options import source_options
 from penstock.spark.planning import choose
 from penstock.spark.queries import follow
@@ -73,13 +74,16 @@ def run(
     """
     target = _Target.of(to, format, checkpoint, output_mode)
     given = _source_options(options or {}, stream, servers, max_batch)
-    source = source_options(given)
+    has_own = "maxoffsetspertrigger" in {name.lower() for name in options or {}}
+    with options_named({} if has_own else {"maxOffsetsPerTrigger": "max_batch"}):
+        source = source_options(given)
     call = loaded(function) if isinstance(function, str) else function
     client = brokers.client(source.servers, source.timeout_s)
     choose(client, source.selection, source.timeout_s, may_lack=not source.fail_on_data_loss)
     if target.stream:
         rights.there(client, Operation.APPEND, target.stream, source.timeout_s)
     session = session_of(spark, f"run {stream}")
+    target.check_session(session)
     rows = session.readStream.format("penstock").options(**given).load()
     made = _called(call, rows)
     writer = target.writer(made, servers).outputMode(target.mode)
@@ -135,6 +139,12 @@ class _Target(NamedTuple):
             return cls(text, None, format_, str(checkpoint), mode)
         folder = Path(text).absolute()
         return cls("", folder, format_, checkpoint or str(folder / CHECKPOINT), mode)
+
+    def check_session(self, spark: SparkSession) -> None:
+        """ConfigError: nothing is written there from a client of Spark Connect."""
+        if self.folder is not None and self.format == "delta" and is_connect(spark):
+            text = "on Spark Connect no Delta table is written: its commits need the driver, which is another process"
+            raise ConfigError([f'format: {text}; give "parquet", or a stream as `to`, or run it with spark-submit'])
 
     def writer(self, rows: DataFrame, servers: str) -> DataStreamWriter:
         """What writes there."""

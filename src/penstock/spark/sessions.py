@@ -6,21 +6,18 @@ little noise.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.base.errors import OperationalError
-from penstock.base.extras import how_to_install
 from penstock.spark import java
+from penstock.spark.versions import check_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
-_NEWEST_WITHOUT = (4, 2)
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -41,9 +38,9 @@ def session(
 ) -> SparkSession:
     """The session that is there, or one on `master`: else where Spark's configuration says, else on all cores here.
 
-    `config` adds to Spark's configuration. OperationalError: there is no PySpark of 4.2 or newer, or no Java.
+    `config` adds to Spark's configuration. OperationalError: there is no PySpark of 4.2 or newer, below 5, or no Java.
     """
-    check_installed()
+    check_versions()
     java.use()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -68,18 +65,3 @@ def register(spark: SparkSession) -> None:
     from penstock.spark.source import DefaultSource
 
     spark.dataSource.register(DefaultSource)
-
-
-def check_installed() -> None:
-    """OperationalError: PySpark is missing or too old, and what to do."""
-    what = how_to_install("spark")
-    if importlib.util.find_spec("pyspark") is None:
-        raise OperationalError(f"PySpark is not installed: {what}")
-    import pyspark
-
-    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if version < _NEWEST_WITHOUT:
-        raise OperationalError(
-            f"PySpark {pyspark.__version__} is too old: streams can be read with 4.2 or newer ({what}); "
-            "an older Spark reads what `penstock pipeline archive` has written"
-        )

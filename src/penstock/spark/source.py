@@ -2,7 +2,7 @@
 
 Rules: this class crosses to other processes, by Spark's own pickling: it holds the options, and no connection. What is
 wrong with the options is said when Spark first asks for a schema or a reader; that nobody may write there, before there
-are tasks.
+are tasks. A PySpark or pyarrow of another version than those that work is refused before anything else is said.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from penstock.spark import brokers, rights
 from penstock.spark.columns import checked_columns, ddl_of
 from penstock.spark.options import SinkOptions, sink_options, source_options
 from penstock.spark.sql_tables import is_table, options_with, table_schema
+from penstock.spark.versions import check_versions
 from penstock.spark.where import EVERYWHERE
 
 FORMAT = "penstock"
 
 
 class DefaultSource(DataSource):
-    """The readers and writers of streams."""
+    """The readers and writers of streams. OperationalError: PySpark or pyarrow is too old or too new."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        check_versions()
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

@@ -44,8 +44,9 @@ from penstock.client.blocking import Client
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
 from penstock.spark.agreement import check_held, checked_cluster
-from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
+from penstock.spark.jobs import BatchDone, Pace, Report, no_report, parallelism_of, session_of, without_pandas_warning
 from penstock.spark.lake import OvertakenError, other_in, read_about
+from penstock.spark.naming import loss_named, options_named
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key, Offsets, Position
 from penstock.spark.planning import Chosen, DataLossError, Piece, choose, cut, find, piece_of, row_bytes, share
@@ -139,9 +140,10 @@ def table(
     """
     plan = _plan(stream, to, servers, as_of, buckets, max_batch, trigger_s, history_hours, fail_on_data_loss)
     _check_installed()
-    choose(brokers.client(plan.source.servers, plan.source.timeout_s), plan.source.selection, plan.source.timeout_s)
-    session = session_of(spark, f"table {stream}")
-    return _Job(session, plan).run(once=once or bool(plan.as_of), report=report)
+    with loss_named():
+        choose(brokers.client(plan.source.servers, plan.source.timeout_s), plan.source.selection, plan.source.timeout_s)
+        session = session_of(spark, f"table {stream}")
+        return _Job(session, plan).run(once=once or bool(plan.as_of), report=report)
 
 
 def _plan(
@@ -172,7 +174,8 @@ def _plan(
     elif as_of:
         options["endingTimestamp"] = as_of
     try:
-        source = source_options(options)
+        with options_named({"endingOffsets": "as_of", "endingTimestamp": "as_of"}):
+            source = source_options(options)
     except ConfigError as error:
         raise ConfigError(mistakes + error.mistakes) from None
     if mistakes:
@@ -201,6 +204,7 @@ class _Job:
 
     def __init__(self, spark: SparkSession, plan: _Plan) -> None:
         self._spark = spark
+        self._parallelism = parallelism_of(spark)
         self._plan = plan
         self._chosen = self._choose()
         self._is_warned = False
@@ -404,7 +408,7 @@ class _Job:
         for key, end in ends.items():
             piece = piece_of(info, key, begins[key], end, fail=self._plan.source.fail_on_data_loss)
             pieces += [piece] if piece else []
-        wanted = 2 * self._spark.sparkContext.defaultParallelism
+        wanted = 2 * self._parallelism
         found = cut(pieces, row_bytes(Chosen({info.name: info}, ())), wanted, None)
         return _shared(found, wanted) or [[]]
 

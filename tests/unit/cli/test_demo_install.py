@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -25,10 +26,18 @@ def test_what_the_extras_name_is_found_in_the_metadata() -> None:
 
 @pytest.mark.parametrize(
     ("text", "there"),
-    [("typer>=0.1", True), ("typer", True), ("typer>=999", False), ("a-package-that-nobody-has>=1", False)],
+    [
+        ("typer>=0.1,<0.2", False),
+        ("typer>=0.1,<999", True),
+        ("typer<0.2", False),
+        ("typer>=0.1", True),
+        ("typer", True),
+        ("typer>=999", False),
+        ("a-package-that-nobody-has>=1", False),
+    ],
 )
 def test_what_is_missing_or_too_old_is_not_there(text: str, there: bool) -> None:
-    assert is_there(Requirement(text.partition(">")[0], text)) is there
+    assert is_there(Requirement(re.split("[<>]", text)[0], text)) is there
 
 
 def test_the_sizes_are_those_that_dev_says() -> None:

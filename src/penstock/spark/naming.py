@@ -1,0 +1,34 @@
+"""Errors of a job name what is wrong as its caller has it: a parameter of Python, not the source's option for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from penstock.base.errors import ConfigError
+from penstock.spark.planning import GO_ON, DataLossError
+
+PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
+
+
+@contextmanager
+def options_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Mistakes in an option are told as mistakes in the parameter of that job. ConfigError."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError([_renamed(one, names) for one in error.mistakes]) from None
+
+
+def _renamed(mistake: str, names: Mapping[str, str]) -> str:
+    option, sign, text = mistake.partition(": ")
+    return f"{names[option]}{sign}{text}" if option in names else mistake
+
+
+@contextmanager
+def loss_named(go_on: str = PARAMETER_GO_ON) -> Iterator[None]:
+    """What a caller can do who may lose messages, in place of the source's option. DataLossError."""
+    try:
+        yield
+    except DataLossError as error:
+        raise DataLossError(str(error).replace(GO_ON, go_on)) from error
