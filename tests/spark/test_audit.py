@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from penstock.spark.places import Key
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
 from tests.integration.test_compaction import CONFIG, KEYS, ROUNDS, Reader, append_rounds
+from tests.spark.test_read import fetched_bytes
 
 Audits = Callable[..., Audit]
 ROWS = 1_000
@@ -82,6 +84,35 @@ def test_it_tells_what_passed_and_that_an_archive_is_equal(archived: Path, audit
     none = audits("audited", end="2000-01-01T00:00:00Z")
     assert (none.messages, none.groups, none.is_equal) == (0, (), None)
     assert sorted(str(one.name) for one in audits("audited").groups) == ["audited.in", "audited.in.1"]
+
+
+@needs_time
+def test_the_log_is_read_once(
+    spark: SparkSession, broker: BrokerProcess, client: penstock.Client, tmp_path: Path
+) -> None:
+    """Also with holes, message ids that come again, and an archive that ends before the log does, and differs."""
+    client.create_stream("heavy", "heavy", partitions=2)
+    ids = [f"Nats-Msg-Id: {number % 400}" for number in range(500)]
+    rows = {"value": [b"x" * 2_000] * 500, "headers": [f"NATS/1.0\r\n{one}\r\n\r\n".encode() for one in ids]}
+    for partition in range(2):
+        client.append("heavy", pa.table(rows), partition=partition)
+    archive("heavy", tmp_path, spark=spark, servers=broker.client_address)
+    rewritten(tmp_path, lambda table: table.filter(~is_row(1, 333)))
+    client.append("heavy", pa.table(rows))
+
+    def fetched(run: Callable[[], Any]) -> tuple[Any, int]:
+        before = fetched_bytes(broker)
+        return run(), fetched_bytes(broker) - before
+
+    _, whole = fetched(lambda: sum(len(message.value or b"") for message in client.messages("heavy")))
+    assert whole > 1_000_000
+    options = {"spark": spark, "servers": broker.client_address, "range_rows": 100}
+    for against in (None, tmp_path):
+        found, size = fetched(partial(audit, "heavy", against=against, **options))
+        assert found.messages == 1_500
+        assert len(found.repeated) == 20
+        assert [one[1:6] for one in found.differences] == ([(1, 300, 400, 1, 0)] if against else [])
+        assert size < 1.2 * whole
 
 
 @needs_time

@@ -14,7 +14,7 @@ last is no mistake where messages may go from the log: by retention, compaction,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,12 +26,13 @@ from penstock.messages import StreamInfo
 from penstock.spark import brokers
 from penstock.spark.history import History
 from penstock.spark.jobs import session_of
+from penstock.spark.naming import loss_named, options_named
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key
 from penstock.spark.planning import choose, find
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _HASHED = ("offset", "timestamp", "subject", "key", "value", "headers")
 _MESSAGE_ID = "Nats-Msg-Id"
@@ -162,10 +163,12 @@ def audit(
         raise ConfigError(["subject: a comparison with an archive is of whole streams; leave it out"])
     options = {"stream": stream, "subject": subject, "servers": servers}
     options |= _place("starting", start) | _place("ending", end)
-    source = source_options({name: text for name, text in options.items() if text})
-    choose(brokers.client(source.servers, source.timeout_s), source.selection, source.timeout_s)
-    session = session_of(spark, "audit")
-    return Auditor(session, source, against, range_rows).run(by, top)
+    with options_named({"startingTimestamp": "start", "endingTimestamp": "end"}):
+        source = source_options({name: text for name, text in options.items() if text})
+    with loss_named("Audit again, from what is there by now"):
+        choose(brokers.client(source.servers, source.timeout_s), source.selection, source.timeout_s)
+        session = session_of(spark, "audit")
+        return Auditor(session, source, against, range_rows).run(by, top)
 
 
 def _place(which: str, text: str) -> dict[str, str]:
@@ -192,13 +195,19 @@ class Auditor:
     def run(self, by: str, top: int) -> Audit:
         """See `audit`."""
         spans = self._spans()
-        log = self._rows({one.key: (one.start, one.end) for one in spans})
+        log = self._kept(self._rows({one.key: (one.start, one.end) for one in spans}), by).persist()
+        try:
+            return self._told(log, spans, top)
+        finally:
+            log.unpersist()
+
+    def _told(self, log: DataFrame, spans: tuple[Span, ...], top: int) -> Audit:
         sums = self._sums(log)
-        groups = self._groups(log, by, top)
-        found = Audit(spans, groups, tuple(self._gaps(sums, spans)), self._repeated(log, top), sums)
+        groups = self._groups(log, top)
+        found = Audit(spans, groups, tuple(self._gaps(log, sums, spans)), self._repeated(log, top), sums)
         if self._history is None:
             return found
-        differences = tuple(self._compare(spans))
+        differences = tuple(self._compare(log, sums, spans))
         compared = [one for one in spans if one.compared_start < one.compared_end]
         are_all = bool(compared) and all(one.start == one.end for one in spans if one not in compared)
         is_equal = are_all and not any(one.is_mistake for one in differences)
@@ -229,10 +238,16 @@ class Auditor:
         hashed = sql.xxhash64(*[sql.col(name) for name in _HASHED], *present)
         return rows.withColumn("range", sql.floor(sql.col("offset") / self._range_rows)).withColumn("hash", hashed)
 
-    def _loaded(
-        self, wanted: Mapping[Key, tuple[int, int]], archive: Path | None = None, columns: str = ""
-    ) -> DataFrame:
-        """These offsets; all columns, or only some, the others of which are not fetched."""
+    def _kept(self, rows: DataFrame, by: str) -> DataFrame:
+        """What is needed of each row of the log, so that the log is read once: neither its value nor its headers."""
+        from pyspark.sql import functions as sql
+
+        ids = sql.expr(f"get(filter(headers, one -> lower(one.key) = '{_MESSAGE_ID.lower()}'), 0).value")
+        group, size = sql.col(by).alias("group"), sql.length("value").alias("size")
+        return rows.select("topic", "partition", "offset", "range", "hash", "timestamp", group, size, ids.alias("id"))
+
+    def _loaded(self, wanted: Mapping[Key, tuple[int, int]], archive: Path | None = None) -> DataFrame:
+        """These offsets, with all columns."""
         assign: dict[str, list[int]] = {}
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
@@ -251,8 +266,6 @@ class Auditor:
             options["archive"] = str(archive)
         if self._source.selection.subjects:
             options["subjects"] = ",".join(self._source.selection.subjects)
-        if columns:
-            options["columns"] = columns
         return self._spark.read.format("penstock").options(**options).load()
 
     def _sums(self, rows: DataFrame) -> tuple[RangeSum, ...]:
@@ -262,19 +275,19 @@ class Auditor:
         made = [RangeSum(row[0], row[1], row[2] * self._range_rows, row[3], row[4] % 2**64) for row in found]
         return tuple(sorted(made))
 
-    def _groups(self, rows: DataFrame, by: str, top: int) -> tuple[Group, ...]:
+    def _groups(self, rows: DataFrame, top: int) -> tuple[Group, ...]:
         from pyspark.sql import functions as sql
 
-        size = sql.coalesce(sql.sum(sql.length("value")), sql.lit(0))
+        size = sql.coalesce(sql.sum("size"), sql.lit(0))
         moments = [sql.unix_micros(made("timestamp")) for made in (sql.min, sql.max)]
-        found = rows.groupBy(by).agg(sql.count("*").alias("messages"), size, *moments)
-        listed = found.orderBy(sql.desc("messages"), by).limit(top).collect()
+        found = rows.groupBy("group").agg(sql.count("*").alias("messages"), size, *moments)
+        listed = found.orderBy(sql.desc("messages"), "group").limit(top).collect()
         return tuple(Group(_plain(row[0]), row[1], row[2], _utc(row[3]), _utc(row[4])) for row in listed)
 
     # What is missing, and what is there twice
 
-    def _gaps(self, sums: Iterable[RangeSum], spans: Iterable[Span]) -> Iterable[Gap]:
-        """Only of ranges that are not full: those are read again."""
+    def _gaps(self, log: DataFrame, sums: Iterable[RangeSum], spans: Iterable[Span]) -> Iterable[Gap]:
+        """Only ranges that are not full are looked through."""
         if self._source.selection.subjects:
             return  # other subjects have the offsets between
         from pyspark.sql import Window
@@ -293,21 +306,19 @@ class Auditor:
                 if not rows_there:
                     yield Gap(key.stream, key.partition, start, end, may_lose(info))
                     continue
-                here = self._loaded({key: (start, end)}, columns="offset")
+                here = _of(log, key, start, end).select("offset")
                 before = sql.lag("offset", 1, start - 1).over(Window.orderBy("offset"))
                 holes = here.withColumn("before", before).where("offset > before + 1").limit(limits.AUDIT_GAPS_MAX)
                 found = [(row.before + 1, row.offset) for row in holes.orderBy("offset").collect()]
                 last = here.agg(sql.max("offset")).collect()[0][0]
-                behind = start if last is None else last + 1  # None: the rest has gone since they were counted
+                behind = start if last is None else last + 1
                 found += [(behind, end)] if behind < end else []
                 yield from (Gap(key.stream, key.partition, *one, may_lose(info)) for one in found)
 
     def _repeated(self, rows: DataFrame, top: int) -> tuple[Repeated, ...]:
         from pyspark.sql import functions as sql
 
-        ids = sql.expr(f"get(filter(headers, one -> lower(one.key) = '{_MESSAGE_ID.lower()}'), 0).value")
-        named = rows.where("headers IS NOT NULL").select("topic", ids.alias("id"), "partition", "offset")
-        named = named.where("id IS NOT NULL")
+        named = rows.where("id IS NOT NULL").select("topic", "id", "partition", "offset")
         places = sql.slice(sql.sort_array(sql.collect_list(sql.struct("partition", "offset"))), 1, 10)
         found = named.groupBy("topic", "id").agg(sql.count("*").alias("messages"), places).where("messages > 1")
         listed = found.orderBy(sql.desc("messages"), "topic", "id").limit(top).collect()
@@ -317,28 +328,29 @@ class Auditor:
 
     # An archive
 
-    def _compare(self, spans: Iterable[Span]) -> Iterable[Difference]:
+    def _compare(self, rows: DataFrame, sums: Sequence[RangeSum], spans: Sequence[Span]) -> Iterable[Difference]:
         both = [one for one in spans if one.compared_start < one.compared_end]
         wanted = {one.key: (one.compared_start, one.compared_end) for one in both}
         if not wanted:
             return
-        log = {one[:3]: one[3:] for one in self._sums(self._rows(wanted))}
+        if any((one.start, one.end) != (one.compared_start, one.compared_end) for one in spans):
+            sums = self._sums(rows.where(_within(wanted)))
+        log = {one[:3]: one[3:] for one in sums}
         lake = {one[:3]: one[3:] for one in self._sums(self._rows(wanted, self._against))}
         for place in sorted(log.keys() | lake.keys()):
             if log.get(place) == lake.get(place):
                 continue
             topic, partition, at = place
             start, end = wanted[Key(topic, partition)]
-            yield self._difference(Key(topic, partition), max(start, at), min(end, at + self._range_rows))
+            yield self._difference(rows, Key(topic, partition), max(start, at), min(end, at + self._range_rows))
 
-    def _difference(self, key: Key, start: int, end: int) -> Difference:
-        """The rows of one range, by offset."""
+    def _difference(self, rows: DataFrame, key: Key, start: int, end: int) -> Difference:
+        """The rows of one range, by offset; the archive's are read again."""
         from pyspark.sql import functions as sql
 
-        one = {key: (start, end)}
-        log = self._rows(one).groupBy("offset").agg(sql.min("hash").alias("log"))
+        log = _of(rows, key, start, end).groupBy("offset").agg(sql.min("hash").alias("log"))
         several = sql.min("hash").alias("least"), sql.max("hash").alias("most"), sql.count("*").alias("copies")
-        lake = self._rows(one, self._against).groupBy("offset").agg(*several)
+        lake = self._rows({key: (start, end)}, self._against).groupBy("offset").agg(*several)
         changed = sql.expr("log != least OR log != most")
         found = (
             log.join(lake, "offset", "full_outer")
@@ -353,6 +365,21 @@ class Auditor:
         missing, other, twice, only = found[0]
         is_mistake = bool(missing or other or twice) or not may_lose(self._chosen.streams[key.stream])
         return Difference(key.stream, key.partition, start, end, missing, other, twice, only, is_mistake)
+
+
+def _of(rows: DataFrame, key: Key, start: int, end: int) -> DataFrame:
+    """Those of one range."""
+    return rows.where(_within({key: (start, end)}))
+
+
+def _within(wanted: Mapping[Key, tuple[int, int]]) -> Column:
+    from pyspark.sql import functions as sql
+
+    found = sql.lit(False)
+    for key, (start, end) in wanted.items():
+        of_partition = (sql.col("topic") == key.stream) & (sql.col("partition") == key.partition)
+        found = found | (of_partition & (sql.col("offset") >= start) & (sql.col("offset") < end))
+    return found
 
 
 def may_lose(info: StreamInfo) -> bool:
