@@ -64,7 +64,8 @@ def test_streams_are_read_through_connect(client: penstock.Client, broker: Broke
     client.create_stream("connect_out", "connect.out")
     client.create_stream("connect_json", "connect.json")
     client.append("connect_json", [{"value": b'{"a": 1}'}, {"value": b"torn"}])
-    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+    paths = {"PYTHONPATH": str(Path(penstock.__file__).parents[1]), "PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | paths
     answer = subprocess.run(
         [sys.executable, "-c", SCRIPT, broker.client_address, str(tmp_path)],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
