@@ -6,10 +6,15 @@ the terminal: where its lines end in the source means nothing. A command that as
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+_UsageError: Any = typer.BadParameter.__base__  # that of Typer's own copy of Click
 
 
 class _Switches:
@@ -43,11 +48,46 @@ class Command(_Switches, TyperCommand):
         if found is not None and found.server and not is_asked and not {"-h", "--help"} & {*args}:
             text = f"--server and --tls-… say which broker is asked, and {ctx.command_path!r} takes neither"
             raise typer.BadParameter(f"{text}: leave them out", ctx=ctx)
-        return super().parse_args(ctx, args)
+        with _said_plainly(ctx):
+            return super().parse_args(ctx, args)
 
 
 class Group(_Switches, TyperGroup):
     """See the module."""
+
+
+@contextmanager
+def _said_plainly(ctx: Any) -> Iterator[None]:
+    """Mistakes in options in our words, where Typer has those of the library that checks types for it."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        if (found := _first_mistake(error.__cause__)) is None:
+            raise
+        raise typer.BadParameter(found, ctx=error.ctx, param=error.param) from None
+    except Exception as error:
+        # Typer has a copy of Click's classes for itself, so it is known by its name.
+        if type(error).__name__ == "NoSuchOption" and re.match(r"-[^-]", given := str(vars(error)["option_name"])):
+            rest = " ".join(one.name.upper() for one in ctx.command.params if one.param_type_name == "argument")
+            text = f"No such option: {given}. What begins with a dash and is no option stands behind --, at the end:"
+            raise _UsageError(f"{text} {ctx.command_path} … -- {rest}", ctx=ctx) from None
+        raise
+
+
+def _first_mistake(cause: BaseException | None) -> str | None:
+    errors = getattr(cause, "errors", None)
+    if not callable(errors) or not (listed := errors()):
+        return None
+    kind, given, bounds = listed[0]["type"], listed[0]["input"], listed[0].get("ctx", {})
+    if kind.startswith("int_"):
+        return f"{given!r} is not a whole number"
+    if kind.startswith("float_"):
+        return f"{given!r} is not a number"
+    if kind == "greater_than_equal":
+        return f"{given} is below {bounds['ge']}, the least"
+    if kind == "less_than_equal":
+        return f"{given} is above {bounds['le']}, the most"
+    return str(listed[0]["msg"]).removeprefix("Value error, ")
 
 
 def _unwrapped(text: str | None) -> str | None:

@@ -106,9 +106,34 @@ def counted(count: int, noun: str, many: str = "") -> str:
     return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
-def cut(text: str, chars_max: int) -> str:
-    """`text` in at most `chars_max` characters."""
-    return text if len(text) <= chars_max else text[: max(0, chars_max - 1)] + "…"
+def width_of(text: str) -> int:
+    """How many cells of a terminal `text` takes: a character of Chinese, Japanese or Korean takes two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def padded(text: str, cells: int) -> str:
+    """`text` with spaces behind it, up to a width of `cells`."""
+    return text + " " * (cells - width_of(text))
+
+
+def cut(text: str, cells_max: int) -> str:
+    """`text` in at most `cells_max` cells of a terminal."""
+    return text if width_of(text) <= cells_max else _beginning(text, cells_max - 1) + "…"
+
+
+def _beginning(text: str, cells_max: int) -> str:
+    if text.isascii():
+        return text[: max(0, cells_max)]
+    left = cells_max
+    for position, char in enumerate(text):
+        left -= width_of(char)
+        if left < 0:
+            return text[:position]
+    return text
 
 
 def short_time_text(timestamp_us: int | None) -> str:
@@ -116,12 +141,12 @@ def short_time_text(timestamp_us: int | None) -> str:
     return "" if timestamp_us is None else f"{datetime.fromtimestamp(timestamp_us // 1_000_000, UTC):%m-%d %H:%M:%SZ}"
 
 
-def shown_bytes(data: bytes | None, chars_max: int | None = None) -> str:
-    """Bytes for a person: as text if they are, else in base64; cut to `chars_max`."""
+def shown_bytes(data: bytes | None, cells_max: int | None = None) -> str:
+    """Bytes for a person: as text if they are, else in base64; cut to `cells_max` cells of a terminal."""
     if data is None:
         return ""
     # A large value is not decoded whole to show its beginning; a character has at most 4 bytes.
-    beginning = data if chars_max is None else data[: 4 * chars_max + 4]
+    beginning = data if cells_max is None else data[: 4 * cells_max + 4]
     try:
         text = beginning.decode()
     except UnicodeDecodeError as error:
@@ -130,6 +155,6 @@ def shown_bytes(data: bytes | None, chars_max: int | None = None) -> str:
         else:
             text = f"base64:{base64.b64encode(beginning).decode()}"
     text = printable(text)
-    if chars_max is not None and (len(text) > chars_max or len(beginning) < len(data)):
-        text = text[: max(0, chars_max - 1)] + "…"
+    if cells_max is not None and (width_of(text) > cells_max or len(beginning) < len(data)):
+        text = _beginning(text, cells_max - 1) + "…"
     return text

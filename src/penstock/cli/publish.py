@@ -80,7 +80,10 @@ def publish(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The message's key.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="A header, or 'NAME: VALUE' as curl has it; may be repeated."
+        ),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="With '-': each line of stdin is a message.")] = False,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Publish the message N times.")] = 1,
@@ -271,9 +274,10 @@ def _envelope(wanted: bool, correlation_id: str | None, expect_offset: int | Non
 def _headers(texts: list[str]) -> dict[str, str] | None:
     headers: dict[str, str] = {}
     for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE")
+        found = re.match(r"([^=:]+)(?:=|:[ \t]*)", text)  # what comes first ends the name, which holds neither
+        if found is None:
+            raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE, or 'NAME: VALUE'")
+        name, value = found[1], text[found.end() :]
         if name in headers:
             raise typer.BadParameter(f"--header {name!r} is given twice")
         headers[name] = value

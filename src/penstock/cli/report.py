@@ -9,7 +9,7 @@ from penstock.base.config import Intake, Retain
 from penstock.base.units import format_bytes, format_duration_us, format_offsets
 from penstock.cli import replicas
 from penstock.cli.failure import printable
-from penstock.cli.output import cell, count_text, counted, cut, short_time_text, table, time_text
+from penstock.cli.output import cell, count_text, counted, cut, short_time_text, table, time_text, width_of
 from penstock.cli.replicas import UNKNOWN
 
 if TYPE_CHECKING:
@@ -99,11 +99,13 @@ def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
     names = ["stream", "subject", "offsets", "size", *(("first to last",) if wide else ()), "last message", "state"]
     made = table(*names, right=("offsets", "size"))
     # What is left for names and subjects; two characters lie between columns.
-    fixed = [max(len(title), *(len(row[column]) for row in rows)) for column, title in enumerate(names) if column >= 2]
+    fixed = [
+        max(len(title), *(width_of(row[column]) for row in rows)) for column, title in enumerate(names) if column >= 2
+    ]
     left = max(2 * _TEXT_CHARS_MIN, width - sum(fixed) - 2 * (len(names) - 1))
     # A name of usual length is shown whole, as other commands take it.
     name_chars_max = max(_TEXT_CHARS_MIN, left // 2, min(replicas.NAME_CHARS_MAX, left - _SUBJECT_CHARS_MIN))
-    name_chars = min(max(len(row[0]) for row in rows), name_chars_max)
+    name_chars = min(max(width_of(row[0]) for row in rows), name_chars_max)
     for name, subject, *others, state in rows:
         style = _STATE_STYLES.get(state, "bold red")
         texts = (cell(cut(name, name_chars), "bold"), cell(cut(subject, left - name_chars)))

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.cli.failure import printable_json
-from penstock.cli.output import exact_time_text, shown_bytes, time_text
+from penstock.cli.output import exact_time_text, padded, shown_bytes, time_text, width_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.values import Message
 
-_SUBJECT_CHARS_MAX = 40
-_KEY_CHARS_MAX = 24
-_VALUE_CHARS_MIN = 20
+_SUBJECT_CELLS_MAX = 40
+_KEY_CELLS_MAX = 24
+_VALUE_CELLS_MIN = 20
 _GAP = "  "
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
@@ -124,11 +124,13 @@ class _Layout:
     def __init__(self, messages: list[Message], *, terminal: bool) -> None:
         self._terminal = terminal
         self._offset = max(6, *(len(str(message.offset)) for message in messages[-1:]))
-        self._subject = _width("SUBJECT", (message.subject for message in messages), _SUBJECT_CHARS_MAX)
-        self._key = _width("KEY", (shown_bytes(message.key, _KEY_CHARS_MAX) for message in messages), _KEY_CHARS_MAX)
+        self._subject = _width(
+            "SUBJECT", (shown_bytes(message.subject.encode()) for message in messages), _SUBJECT_CELLS_MAX
+        )
+        self._key = _width("KEY", (shown_bytes(message.key, _KEY_CELLS_MAX) for message in messages), _KEY_CELLS_MAX)
         used = self._offset + len(time_text(0)) + self._subject + self._key + 4 * len(_GAP)
         columns = shutil.get_terminal_size().columns
-        self._value = max(_VALUE_CHARS_MIN, columns - used) if terminal else None
+        self._value = max(_VALUE_CELLS_MIN, columns - used) if terminal else None
 
     def header(self) -> str:
         """The first line."""
@@ -140,16 +142,16 @@ class _Layout:
     def line(self, message: Message) -> str:
         """A message; a longer subject or key pushes what follows to the right rather than being cut."""
         subject = shown_bytes(message.subject.encode())
-        key = shown_bytes(message.key, _KEY_CHARS_MAX if self._terminal else None)
+        key = shown_bytes(message.key, _KEY_CELLS_MAX if self._terminal else None)
         value = "(tombstone)" if message.is_tombstone else shown_bytes(message.value, self._value)
         time = time_text(message.timestamp_us)
         if self._terminal:
             time = f"{_DIM}{time}{_RESET}"
             value = f"{_DIM}{value}{_RESET}" if message.is_tombstone else value
         return _GAP.join(
-            (f"{message.offset:>{self._offset}}", time, f"{subject:<{self._subject}}", f"{key:<{self._key}}", value)
+            (f"{message.offset:>{self._offset}}", time, padded(subject, self._subject), padded(key, self._key), value)
         ).rstrip()
 
 
-def _width(title: str, texts: Iterator[str], chars_max: int) -> int:
-    return min(chars_max, max((len(title), *(len(text) for text in texts))))
+def _width(title: str, texts: Iterator[str], cells_max: int) -> int:
+    return min(cells_max, max((len(title), *(width_of(text) for text in texts))))

@@ -91,7 +91,9 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
 
 
 _LOOK_S = 0.1  # whether keys that move have their places
+_LONG_NAMES = [field.name for field in FIELDS if "_" in field.name]  # which are no words that mean something else
 _MISTAKE = re.compile(r"(\w+): (.*)", re.DOTALL)
+_FIELD_NAMED = re.compile(rf"`({'|'.join(field.name for field in FIELDS)})`|\b({'|'.join(_LONG_NAMES)})\b")
 _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
 
@@ -100,19 +102,24 @@ def as_typed(mistake: str) -> str:
     found = _MISTAKE.fullmatch(mistake)
     field = next((one for one in FIELDS if found is not None and one.name == found[1]), None)
     if found is None or field is None:
-        return mistake
+        return _with_flags(mistake)
     bounds = _OUT_OF_BOUNDS.fullmatch(found[2])
     if bounds is None:
-        return f"{field.flag}: {found[2]}"
+        return f"{field.flag}: {_with_flags(found[2])}"
     value, low, high = (int(number) for number in bounds.groups())
     where = f"below {field.show(low)}, the least" if value < low else f"above {field.show(high)}, the most"
     return f"{field.flag}: {field.show(value)} is {where}"
 
 
+def _with_flags(text: str) -> str:
+    """`text` with the options for the fields of a config that it names."""
+    return _FIELD_NAMED.sub(lambda found: flag_of(found[1] or found[2]), text)
+
+
 @contextmanager
 def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
     """A broker's refusals in the words of the options; and where to look if it does not answer in time."""
-    from penstock.client.errors import InvalidConfig, StreamExists, TimedOut
+    from penstock.client.errors import InvalidConfig, NotEnoughReplicas, StreamExists, TimedOut
 
     try:
         yield
@@ -130,6 +137,8 @@ def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
         )
         text = f"stream {name} is there with another config: {', '.join(told)}"
         raise StreamExists(error.code, text, **error.details) from None
+    except NotEnoughReplicas as error:
+        raise NotEnoughReplicas(error.code, as_typed(error.message), **error.details) from None
     except TimedOut as error:
         undo = f"; `penstock stream delete {name}` takes it back" if creating else ""
         error.add_note(f"whether it happened, `penstock stream show {name}` tells{undo}")

@@ -71,8 +71,8 @@ def place_observers(
         chosen = list(state.observers[:observers])
         left = [broker for broker_id, broker in live.items() if broker_id not in state.holders]
         if observers - len(chosen) > len(left):
-            text = f"{observers} brokers are to observe a partition beside those that hold {list(state.replicas)}"
-            text += f", but only {len(left) + len(chosen)} others are there"
+            text = f"observers: {observers} brokers are to observe a partition beside those that hold"
+            text += f" {list(state.replicas)}, but only {len(left) + len(chosen)} others are there"
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=len(live))
         on_rack = Counter(rack_of(image.brokers[one]) for one in (*state.replicas, *chosen) if one in image.brokers)
         while len(chosen) < observers:

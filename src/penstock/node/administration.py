@@ -371,8 +371,8 @@ class Administration:
         observers = None
         if config.observers > state.config.observers:
             assert config.replicas is not None
-            brokers, ready = self._placing.brokers(), self._placing.ready(config)
-            check_observers(config.observers, config.replicas, brokers=len(brokers), ready=len(ready))
+            count = len(self._placing.brokers())  # of those that are there now `observers` says at once if they are few
+            check_observers(config.observers, config.replicas, brokers=count, ready=count)
         if config.observers != state.config.observers:
             observers = self._placing.observers(state.partitions, config)
 

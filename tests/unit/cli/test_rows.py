@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from rich.cells import cell_len
 
 from penstock.batch.schema import arrow_schema
 from penstock.cli import rows
 from penstock.cli.failure import say
-from penstock.cli.output import print_json, shown_bytes
+from penstock.cli.output import cut, print_json, shown_bytes
 
 HEADERS = b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
 MESSAGES = [
@@ -78,20 +79,20 @@ def test_a_table_escapes_what_a_terminal_would_obey(capsysbinary: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("data", "chars_max", "expected"),
+    ("data", "cells_max", "expected"),
     [
         (None, 5, ""),
         (b"hello", 5, "hello"),
         (b"hello!", 5, "hell…"),
         ("é".encode() * 10, 4, "ééé…"),
-        ("\U0001f600".encode() * 100, 3, "\U0001f600\U0001f600…"),
+        ("\U0001f600".encode() * 100, 5, "\U0001f600\U0001f600…"),
         (b"a" * 15 + "\U0001f600".encode() * 9, 3, "aa…"),
         (b"\xff" * 9, None, "base64:" + base64.b64encode(b"\xff" * 9).decode()),
         (b"a\nb", None, "a\\nb"),
     ],
 )
-def test_bytes_for_people(data: bytes | None, chars_max: int | None, expected: str) -> None:
-    assert shown_bytes(data, chars_max) == expected
+def test_bytes_for_people(data: bytes | None, cells_max: int | None, expected: str) -> None:
+    assert shown_bytes(data, cells_max) == expected
 
 
 CONTROLS = "\x1b\x07\x7f\x9b31m\u202e\u2066\U000e0001é\N{GRINNING FACE}"  # and two that are only characters
@@ -145,3 +146,29 @@ def test_no_command_prints_past_that() -> None:
     for file in Path(rows.__file__).parent.glob("*.py"):
         if file.name != "failure.py":
             assert re.search(r"typer\.echo\(|click\.echo\(", file.read_text()) is None, file.name
+
+
+@pytest.mark.parametrize("value", ["日本語のテキスト" * 40, "a日本" * 60, "👍" * 200, "é" * 300, "x" * 300])
+def test_a_line_is_no_wider_than_the_terminal(
+    value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In cells: a character of Chinese, Japanese or Korean, or an emoji, takes two."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    messages = [(0, 0, "訂單.新", "鍵".encode(), value.encode(), None), (1, 0, "a.b", b"k", b"v", None)]
+    columns = list(zip(*messages, strict=True))
+    fields = arrow_schema()
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    rows.print_table(iter([pa.RecordBatch.from_arrays(arrays, schema=fields)]))
+    header, first, second = (re.sub(r"\x1b\[\d*m", "", line) for line in capsys.readouterr().out.splitlines())
+    assert 98 <= cell_len(first) <= 100, first
+    assert first.endswith("…")
+    assert header.index("VALUE") == second.index("v") == cell_len(first[: first.index(value[0])])
+
+
+def test_text_is_cut_by_its_cells() -> None:
+    assert cut("日本", 4) == "日本"
+    assert cut("日本語", 4) == "日…"
+    assert cut("日本語", 5) == "日本…"
+    assert cut("abcd", 3) == "ab…"
+    assert shown_bytes("日本語".encode(), 5) == "日本…"

@@ -9,7 +9,7 @@ from penstock.base.config import StreamConfig, stream_config_mistakes
 from penstock.base.errors import ErrorCode
 from penstock.cli import failure, streams
 from penstock.cli.streams import as_typed, warnings
-from penstock.client.errors import StreamExists, TimedOut
+from penstock.client.errors import NotEnoughReplicas, StreamExists, TimedOut
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,17 @@ def test_mistakes_are_told_in_the_words_of_the_options(fields: dict[str, object]
 def test_a_mistake_of_tomorrow_stays_as_it_is() -> None:
     assert as_typed("the moon is full") == "the moon is full"
     assert as_typed("acks: cannot be so") == "--acks: cannot be so"
+
+
+def test_a_mistake_names_other_fields_by_their_options() -> None:
+    said = as_typed("range_bounds: only partition_by 'range' has any; `replicas` and replicas are another matter")
+    assert said == "--range-bounds: only --partition-by 'range' has any; --replicas and replicas are another matter"
+    text = "observers: 1 brokers beyond the 2 of `replicas` are to hold a copy each, but the cluster has 2"
+    with (
+        pytest.raises(NotEnoughReplicas, match=r"^--observers: 1 brokers beyond the 2 of --replicas are"),
+        streams._said_as_typed("a"),
+    ):
+        raise NotEnoughReplicas(ErrorCode.NOT_ENOUGH_REPLICAS, text)
 
 
 @pytest.mark.parametrize("subject", ["orders.>", "orders.*.eu", ">", "a"])
