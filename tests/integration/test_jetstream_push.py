@@ -37,7 +37,7 @@ class Bridge(NamedTuple):
         async with asyncio.timeout(TIMEOUT_S):
             while True:
                 info = await self.js.consumer_info(stream, consumer)
-                if info.ack_floor.stream_seq >= count:
+                if info.ack_floor is not None and info.ack_floor.stream_seq >= count:
                     return info
 
     async def values(self) -> list[bytes | None]:

@@ -1,8 +1,9 @@
 """The message ids of a log's last minutes: which offset has which, so that a message that comes again is known.
 
 Rules: ids are kept in the order of their offsets, and go in that order: those that have grown too old (`expire`), the
-oldest where there are too many, and from the other end what was not written after all (`cut`). One that comes again
-is known by its latest offset. So what is known is a function of the log and the time, whoever asks and since when.
+oldest where there are too many, those whose messages an operator has given up (`forget_below`), and from the other end
+what was not written after all (`cut`). One that comes again is known by its latest offset. So what is known is a
+function of the log and the time, whoever asks and since when.
 
     add 7, 8 ─▶ stamp: written at 12:00 up to 9        not written ─▶ cut 7
                   ╰─ expire 12:02 ─▶ 7, 8 are unknown
@@ -193,6 +194,20 @@ class MessageIds:
         key = self._order.popleft()
         if self._offsets.get(key) == self._places.popleft():
             del self._offsets[key]
+
+    def forget_below(self, start: int) -> None:
+        """The messages below the offset `start` are given up: their ids are unknown from now on."""
+        while self._places and self._places[0] < start:
+            self._forget_first()
+        while self._ends and self._ends[0] <= start:
+            self._ends.popleft()
+            self._times_us.popleft()
+        if self._last_offset < start:
+            self._last = b""
+            self._last_offset = -1
+        if self._written_offset < start:
+            self._written = b""
+            self._written_offset = -1
 
     def cut(self, end: int) -> None:
         """What was added from the offset `end` on was not written."""

@@ -21,8 +21,8 @@ class Dedup:
     """
 
     __slots__ = (
-        "_elsewhere", "_ids", "_late", "_late_count", "_now_us", "_own", "donors", "failure", "ids_max", "marks",
-        "window_us",
+        "_elsewhere", "_ids", "_late", "_late_count", "_now_us", "_own", "_start", "donors", "failure", "ids_max",
+        "marks", "window_us",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class Dedup:
         self._ids: MessageIds | None = None
         self._late: deque[tuple[Found, int, int]] = deque()  # ids of what was appended meanwhile
         self._late_count = 0
+        self._start = 0  # what is below was given up while this was read
 
     @property
     def is_reading(self) -> bool:
@@ -83,6 +84,7 @@ class Dedup:
         for found, base_offset, timestamp_us in self._late:
             ids.note(found, base_offset, timestamp_us)
         self._late.clear()
+        ids.forget_below(self._start)
         if self._elsewhere is not None:
             ids.know(self._elsewhere)
         self._ids, self._own, self._elsewhere = ids, None, None
@@ -103,6 +105,12 @@ class Dedup:
         """What was looked up, and is below `end`, is written."""
         if self._ids is not None:
             self._ids.stamp(timestamp_us, end)
+
+    def forget_below(self, start: int) -> None:
+        """An operator has given up the messages below this offset: who sends one again means it."""
+        self._start = max(self._start, start)
+        if self._ids is not None:
+            self._ids.forget_below(start)
 
     def cut(self, end: int) -> None:
         """What was looked up from `end` on was not written."""

@@ -305,7 +305,7 @@ class CheckAppend:
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
         if rows.has_empty_key():
-            self.raw = codec.without_empty_keys(self.raw)
+            self.raw = memoryview(codec.without_empty_keys(self.raw))
             rows = codec.check_values(self.raw)
         asked = self.rules.check(rows)
         if self.rules.own is not None:

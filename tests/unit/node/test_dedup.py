@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from penstock.messages import AlterStreamRequest, AlterStreamResponse, AppendResponse, CreateStreamResponse
+from penstock.base.ids import Offset
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AppendResponse,
+    CreateStreamResponse,
+    TruncateRequest,
+    TruncateResponse,
+)
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.envelopes import enveloped, message
@@ -335,7 +343,73 @@ def test_ids_that_retention_has_removed_are_unknown_to_the_next_leader() -> None
     assert heard(after) == [("r4", 2, False)]
 
 
+def purge(broker: Broker, before: int, *, is_dry_run: bool = False) -> None:
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(before), is_dry_run=is_dry_run)
+    broker.ask(request, TruncateResponse)
+
+
+def test_a_purge_forgets_the_ids_of_what_it_takes_at_once_and_for_good() -> None:
+    broker = with_orders()
+    for message_id in "xyz":
+        publish(broker, message_id, "r")
+    purge(broker, 2, is_dry_run=True)
+    publish(broker, "x", "dry")
+    assert heard(broker)[-1] == ("dry", 0, True)
+    purge(broker, 2)
+    for message_id in "xz":
+        publish(broker, message_id, f"again-{message_id}")
+    assert heard(broker)[-2:] == [("again-x", 3, False), ("again-z", 2, True)]
+    purge(broker, 4)
+    after = broker.crash().start()
+    for message_id in "xzx":
+        publish(after, message_id, message_id)
+    assert heard(after) == [("x", 4, False), ("z", 5, False), ("x", 4, True)]
+
+
+def test_a_purge_while_ids_are_read_forgets_them_too() -> None:
+    broker = with_orders()
+    publish(broker, "x", "r")
+    broker = broker.crash().start()
+    broker.disk_runs_at_once = False
+    publish(broker, "x", "r1")  # has the log read
+    caller = broker.request(TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(1)))
+    reading = next(number for number, work in enumerate(broker.disk) if type(work.run.__self__).__name__ == "ReadIds")  # type: ignore[attr-defined]
+    read = broker.execute(reading)
+    while caller in broker.open_requests:
+        broker.run_disk(0)
+    broker.complete(read)
+    broker.disk_runs_at_once = True
+    broker.settle()
+    assert heard(broker) == [("r1", 1, False)]
+
+
+def test_after_a_purge_the_last_message_has_no_id() -> None:
+    broker = with_orders()
+    publish(broker, "x", "r")
+    purge(broker, 1)
+    broker.publish("orders.a", b"v", reply="expects", headers=block("Nats-Expected-Last-Msg-Id: x"))
+    assert broker.acks[-1].err_code == 10070
+
+
 # Several brokers
+
+
+def test_the_next_leader_does_not_know_what_was_purged_either() -> None:
+    brokers = with_stream()
+    send(brokers, "x", "r")
+    brokers.run(500)
+    old = brokers.led("s")
+    caller = old.request(TruncateRequest(stream_id=old.stream_id("s"), before=Offset(1)))
+    brokers.run(500)
+    old.answer(caller, TruncateResponse)
+    send(brokers, "x", "anew")
+    brokers.run(500)
+    assert heard(old)[-1] == ("anew", 1, False)
+    brokers.kill(old.broker_id)
+    brokers.run(8_000)
+    send(brokers, "x", "again")
+    brokers.run(200)
+    assert heard(brokers.led("s")) == [("again", 1, True)]
 
 
 def send(brokers: Brokers, message_id: str, reply: str, value: bytes = b"v") -> None:
