@@ -19,7 +19,7 @@ PAGE = (DOCS / "how-to/backup.md").read_text(encoding="utf-8")
 @needs_time
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert [language for language, _ in blocks] == ["sh", "sh", "sh", "sh", "python"]
+    assert [language for language, _ in blocks] == ["sh", "sh", "sh", "sh", "sh", "python"]
     said = []
     with running_broker(tmp_path / "old") as old, running_broker(tmp_path / "new") as new:
         async with await old.client() as here, await new.client() as there:

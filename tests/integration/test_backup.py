@@ -255,6 +255,40 @@ async def test_another_stream_of_that_name_is_not_taken_for_a_restored_one(tmp_p
 
 
 @needs_time
+async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_kept(tmp_path: Path) -> None:
+    async with two(tmp_path) as pair:
+        await pair.here.create_stream("orders", "orders.*", partitions=2, partition_by="key")
+        for number in range(20):
+            await pair.here.publish(f"orders.{number}", b"x", key=f"k{number}")
+        await pair.backup(tmp_path / "backup")
+        manifest = tmp_path / "backup" / "penstock-backup.json"
+        said = json.loads(manifest.read_text())
+        said["streams"][0]["config"]["max_age_ms"] = 1  # every row is older
+        manifest.write_text(json.dumps(said))
+        _, errors = await pair.restore(tmp_path / "backup", "--as", "kept", "--stream", "orders", "--without-max-age")
+        assert "stream kept has no max_age here, so all of it is kept; it was 1ms" in errors
+        assert (await pair.there.stream("kept")).config.max_age_ms is None
+        assert len(await rows_of(pair.there, "kept")) == 20
+        _, errors = await pair.restore(tmp_path / "backup")
+        assert "stream orders keeps messages for 1ms, and 20 offsets of the backup are older" in errors
+
+        async def is_empty() -> bool:
+            return await rows_of(pair.there, "orders") == []
+
+        await eventually(is_empty, "retention has deleted what is too old")
+        assert (await pair.there.stream("orders")).config.max_age_ms == 1
+        # A sealed stream keeps all that it has, whatever its limits are.
+        said["streams"][0]["intake"] = "sealed"
+        manifest.write_text(json.dumps(said))
+        await pair.there.delete_stream("orders")
+        _, errors = await pair.restore(tmp_path / "backup")
+        assert "stream orders gets no max_age: it is of a sealed stream" in errors
+        info = await pair.there.stream("orders")
+        assert (info.intake, info.config.max_age_ms) == ("sealed", None)
+        assert len(await rows_of(pair.there, "orders")) == 20
+
+
+@needs_time
 async def test_damage_is_told_with_file_and_position_and_is_not_restored(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         folder = tmp_path / "backup"

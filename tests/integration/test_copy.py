@@ -36,6 +36,11 @@ async def test_a_copy_has_the_same_rows_at_the_same_places(broker: BrokerProcess
     said, _ = await copy(broker, "orders", "same")
     assert said.startswith("copied 0 rows")
     assert await rows_of(client, "same") == await rows_of(client, "orders")
+    # A sealed stream keeps all that it has: so does what is made of it.
+    await client.seal_stream("orders")
+    _, errors = await copy(broker, "orders", "archive")
+    assert "stream archive gets no max_age: it is of a sealed stream" in errors
+    assert (await client.stream("archive")).config.max_age_ms is None
 
 
 @needs_time

@@ -131,7 +131,10 @@ def copy(
             output.progress("Copying", sum(one.end - one.begin for one in spans), noun="offsets") as advance,
         ):
             rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
-        if later := placed_rows.later(config):
+        is_sealed = like is None and info.intake == Intake.SEALED
+        if is_sealed and config.max_age_ms is not None:
+            say_note(placed_rows.SEALED_NOTE.format(made.name))
+        if later := placed_rows.later(config, is_sealed=is_sealed):
             there.alter_stream(made, timeout=seconds, **later)
         if resume:
             there.resume_stream(made, timeout=seconds)

@@ -32,8 +32,13 @@ Batches = Iterator[tuple["pa.RecordBatch", int]]
 """Rows, perhaps none, and up to where they go."""
 
 
-def later(config: StreamConfig) -> dict[str, Any]:
-    """What a stream with that config is to get once all is there."""
+SEALED_NOTE = "note: stream {} gets no max_age: it is of a sealed stream, which keeps all that it has"
+
+
+def later(config: StreamConfig, *, is_sealed: bool = False) -> dict[str, Any]:
+    """What a stream with that config is to get once all is there: of a sealed one, of which nothing goes, nothing."""
+    if is_sealed:
+        return {}
     return {field: getattr(config, field) for field, value in LATER.items() if getattr(config, field) != value}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,6 +14,7 @@ import typer
 
 from penstock.base.config import Intake
 from penstock.base.errors import OperationalError
+from penstock.base.units import format_duration_ms
 from penstock.cli import output, placed_rows
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say_note
@@ -33,6 +35,8 @@ EXAMPLES = examples(
     "penstock --credentials admin.credentials restore /backups/penstock --users-only --server other:7422",
     "# one, to look at, beside the one that is there; it stays paused",
     "penstock restore /backups/penstock --stream orders --as orders-of-monday",
+    "# from so long ago that its max_age would delete all of it at once",
+    "penstock restore /backups/penstock --stream orders --as orders-of-march --without-max-age",
 )
 
 
@@ -64,6 +68,13 @@ def restore(
     paused: Annotated[
         bool, typer.Option("--paused", help="Leave the streams paused, so that nobody listens for them yet.")
     ] = False,
+    without_max_age: Annotated[
+        bool,
+        typer.Option(
+            "--without-max-age",
+            help="Give the streams no max_age, which would delete what is older by now than it allows.",
+        ),
+    ] = False,
     with_users: Annotated[
         bool, typer.Option("--users", help="Make the users of the backup, too, before any row comes.")
     ] = False,
@@ -86,12 +97,14 @@ def restore(
     same passwords, tokens and nkeys, and may do the same. It takes an administrator there. A user of that name is left
     as it is. Asks first where some of them are administrators: nothing in a backup proves who has written it.
 
-    A stream is paused until all of it is there; then it takes messages, if it did when it was backed up.
+    A stream is paused until all of it is there; then it takes messages, if it did when it was backed up, and has its
+    retention again. Rows keep their times, so a max_age deletes at once what is older by now: see --without-max-age.
     """
     from penstock.cli import backup_files, backup_users
 
     if only_users:
-        _check_only_users({"--stream": stream, "--as": name, "--replicas": replicas, "--paused": paused or None})
+        flags = {"--paused": paused or None, "--without-max-age": without_max_age or None}
+        _check_only_users({"--stream": stream, "--as": name, "--replicas": replicas, **flags})
     if name is not None and stream is None:
         raise typer.BadParameter("--as is for one stream: say which with --stream")
     manifest = backup_files.read_manifest(folder)
@@ -102,7 +115,8 @@ def restore(
         if users is not None:
             backup_users.check_target(client, seconds)
         # All that is refused is refused before anything is made, and users are made last.
-        jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds) for entry in entries]
+        keeps = ("max_age_ms",) if without_max_age else ()
+        jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds, keeps) for entry in entries]
         jobs = [job for job in jobs if not job.is_done()]
         there = [job.there() for job in jobs]
         _check_files(jobs, there)
@@ -191,6 +205,7 @@ class _Job(NamedTuple):
     replicas: int | None
     brokers: int
     timeout_s: float
+    unlimited: tuple[str, ...]  # limits of its config that it is not to get
 
     def is_done(self) -> bool:
         """Whether an earlier run has restored it to its end: it takes messages then, and is left as it is."""
@@ -314,7 +329,10 @@ class _Job(NamedTuple):
 
     def finish(self, info: StreamInfo, rows: int, groups: list[GroupBackup], *, paused: bool) -> Restored:
         """Give it the rest of its config, groups, and its state."""
-        if later := placed_rows.later(self.entry.config):
+        later = placed_rows.later(self.entry.config, is_sealed=self.entry.intake is Intake.SEALED)
+        later = {field: value for field, value in later.items() if field not in self.unlimited}
+        self._say_age(info, is_limited="max_age_ms" in later)
+        if later:
             self.client.alter_stream(info, timeout=self.timeout_s, **later)
         for group in groups:
             offsets = {int(partition): offset for partition, offset in group.offsets.items()}
@@ -328,6 +346,29 @@ class _Job(NamedTuple):
         elif intake is Intake.SEALED:
             self.client.seal_stream(info, timeout=self.timeout_s)
         return Restored(info.name, rows, len(self.entry.partitions), len(groups), str(intake))
+
+    def _say_age(self, info: StreamInfo, *, is_limited: bool) -> None:
+        """What max_age deletes at once of a backup that has become old, or that the stream has none any more."""
+        max_age_ms = self.entry.config.max_age_ms
+        if max_age_ms is None:
+            return
+        age = format_duration_ms(max_age_ms)
+        if self.entry.intake is Intake.SEALED:
+            say_note(placed_rows.SEALED_NOTE.format(info.name))
+            return
+        if not is_limited:
+            text = f"note: stream {info.name} has no max_age here, so all of it is kept; it was {age}"
+            say_note(f"{text}: `penstock stream alter {info.name} --max-age {age}`")
+            return
+        old = 0
+        for partition in self.entry.partitions:
+            place = timedelta(milliseconds=max_age_ms)
+            found = self.client.offsets(info, place, partition=partition.partition, timeout=self.timeout_s)
+            old += max(0, min(found.offset, partition.end) - partition.log_start)
+        if old:
+            text = f"note: stream {info.name} keeps messages for {age}"
+            text = f"{text}, and {output.counted(old, 'offset')} of the backup are older: they are deleted now"
+            say_note(f"{text}. Restore with --without-max-age to have them")
 
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:
