@@ -85,6 +85,20 @@ async def test_of_many_partitions_and_offsets_only_sums_are_told(
         assert len(all_together.samples) < len(streams.samples) < len(each.samples)
 
 
+async def test_what_is_deleted_is_no_lag_of_a_group(tmp_path: Path) -> None:
+    """As `penstock group show` has it: a group that is idle has no lag in what nobody can read any more."""
+    async with serving(tmp_path) as (_, pages, client):
+        await client.create_stream("orders", "orders")
+        for _ in range(20):
+            await client.publish("orders", b"x")
+        await client.groups.commit("idle", "orders", {0: 5})
+        for log_start, lag in ((0, 15), (3, 15), (12, 8), (20, 0)):
+            await client.truncate_stream("orders", log_start)
+            page = await page_of(pages)
+            assert page.value("penstock_group_lag", group="idle", stream="orders", partition="0") == lag
+            assert [one.lag for one in await client.groups.offsets("idle", "orders")] == [lag]
+
+
 async def test_what_is_refused_is_told_by_reason_and_a_deleted_stream_is_gone(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, pages, client):
         await client.create_stream("small", "small", max_message_bytes=1024)

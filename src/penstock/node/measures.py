@@ -169,17 +169,18 @@ class Measures:
                     labels = (group, state.name, str(number) if is_named else ALL) if is_grouped else (ALL, ALL, ALL)
                     offset = one.position.offset
                     committed[labels] = committed.get(labels, 0) + offset
-                    if (end := self._committed_end(PartitionKey(StreamId(stream_id), PartitionId(number)))) is not None:
-                        lags[labels] = lags.get(labels, 0) + max(0, end - offset)
+                    lag = self._lag_of(PartitionKey(StreamId(stream_id), PartitionId(number)), offset)
+                    if lag is not None:
+                        lags[labels] = lags.get(labels, 0) + lag
         yield Family(metrics.GROUP_OFFSET, [Sample(labels, value) for labels, value in committed.items()])
         yield Family(metrics.GROUP_LAG, [Sample(labels, value) for labels, value in lags.items()])
 
-    def _committed_end(self, key: PartitionKey) -> int | None:
-        """As far as this broker knows it: of what it leads or follows."""
+    def _lag_of(self, key: PartitionKey, offset: int) -> int | None:
+        """Offsets from `offset` on that are still there, as far as this broker knows: of what it leads or follows."""
         partition = self._replicas.partitions.get(key)
         if partition is None or (partition.leadership is None and partition.following is None):
             return None
-        return partition.committed_end
+        return max(0, partition.committed_end - max(partition.log_start, offset))
 
 
 def _level(there: list[Partition]) -> Callable[[Partition], _Labels]:

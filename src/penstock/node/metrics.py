@@ -84,7 +84,8 @@ _GROUP = ("group", "stream", "partition")
 GROUP_OFFSET = Metric("penstock_group_committed_offset", _GAUGE, "The next offset that a group reads.", _GROUP)
 GROUP_LAG = Metric(
     "penstock_group_lag", _GAUGE,
-    "Offsets that a group has still to read, where its coordinator has a replica of the partition.", _GROUP,
+    "Offsets that a group has still to read, where its coordinator has a replica of the partition; what retention or "
+    "`stream purge` has deleted does not count.", _GROUP,
 )  # fmt: skip
 
 _PLACE = ("stream", "partition")
