@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import datetime
 import hashlib
 import ipaddress
@@ -10,6 +11,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import nkeys
 import pytest
@@ -17,11 +19,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from nats.aio.client import Client as NatsClient
 
 from penstock.base.errors import ConfigError
 from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import Credentials, TlsFiles
 from penstock.broker.nats_link import ConnectFailed, LinkUp
+from penstock.cli.nats_options import login_of, urls_of
+from penstock.client.errors import Unavailable
+from penstock.client.publishing import first_connection
 from penstock.ingest.connect import ErrorKind
 from penstock.node.step import Answers
 from tests.nats_servers import Listener, listening, running_nats
@@ -117,6 +123,52 @@ async def test_credentials_file(tmp_path: Path) -> None:
         async with listening(server.url, credentials=Credentials(creds_file=creds)) as listener:
             await _hears_itself(listener)
         assert (await _refusal(server.url)).kind is ErrorKind.AUTHORIZATION
+        windows = tmp_path / "windows.creds"
+        windows.write_bytes(codecs.BOM_UTF8 + creds.read_bytes().replace(b"\n", b"\r\n"))
+        async with listening(server.url, credentials=Credentials(creds_file=windows)) as listener:
+            await _hears_itself(listener)
+        for file in (creds, windows):
+            await _publishes(server.url, user_credentials=str(file))
+        with pytest.raises(Unavailable, match="asks for a login"):
+            await _publishes(server.url)
+
+
+async def _publishes(*urls: str, **options: Any) -> None:
+    """As the client does, and each command that speaks NATS."""
+    connection = NatsClient()
+    try:
+        await first_connection(connection, urls, error_cb=None, allow_reconnect=False, **options)
+        await connection.publish("a", b"hi")
+        await connection.flush()
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("password", ["p@ss", "p#s", "p/s", "p?s", "p,s", "p+s", "100%", "pass word", "paß", "p%40s"])
+async def test_a_password_in_a_url_means_the_same_to_all(tmp_path: Path, password: str) -> None:
+    login = f"authorization {{ user: ann, password: {json.dumps(password, ensure_ascii=False)} }}"
+    async with running_nats(tmp_path, login) as server:
+        url = f"nats://ann:{quote(password, safe='')}@127.0.0.1:{server.port}"
+        async with listening(url) as listener:
+            await _hears_itself(listener)
+        await _publishes(url)
+        await _publishes(*urls_of(f"{url},{url}") or ())
+        (tmp_path / "login").write_text(f"ann:{password}\n", encoding="utf-8")
+        (tmp_path / "login").chmod(0o600)
+        await _publishes(server.url, **login_of(tmp_path / "login"))
+        with pytest.raises(Unavailable, match="asks for a login") as refused:
+            await _publishes(url.replace("ann", "bob"))
+        assert password not in str(refused.value)
+
+
+async def test_nkeys_are_read_from_files_of_windows(tmp_path: Path) -> None:
+    user, user_key = _key_pair(nkeys.PREFIX_BYTE_USER)
+    (tmp_path / "user.nk").write_bytes(codecs.BOM_UTF8 + f"{_seed(user)}\r\n".encode())
+    (tmp_path / "user.nk").chmod(0o600)
+    async with running_nats(tmp_path, f"authorization {{ users: [ {{ nkey: {user_key} }} ] }}") as server:
+        async with listening(server.url, credentials=Credentials(nkey_file=tmp_path / "user.nk")) as listener:
+            await _hears_itself(listener)
+        await _publishes(server.url, **login_of(tmp_path / "user.nk"))
 
 
 def test_mistakes_are_reported_together(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ that nobody expects of it.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 ADDRESS_CHARS_MAX = 261
 """A host has up to 255."""
@@ -96,9 +94,7 @@ def may_be_host(host: str) -> bool:
 
 
 def without_credentials(url: str) -> str:
-    """A URL that can be shown."""
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(url)
-        if "@" in parts.netloc:
-            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return url
+    """A URL that can be shown: what stands before its last `@` is a login, whatever characters that has."""
+    before, at, rest = url.rpartition("@")
+    scheme, mark, _ = before.partition("://")
+    return f"{scheme}{mark if mark else ''}{rest}" if at and mark else rest

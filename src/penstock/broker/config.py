@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
+from penstock.base.text_files import text_of, value_of_variable
 from penstock.base.units import format_exact_bytes
 from penstock.broker.config_checks import NATS_PLACES, check_combinations
 from penstock.broker.exposed_secrets import exposed_secrets
@@ -55,6 +56,8 @@ _OTHER_VARIABLES = frozenset(
 )
 # Kubernetes gives every container such variables for a service named "penstock" or "penstock-…".
 _KUBERNETES = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+# The value of such a variable that is the name of a setting, too: PENSTOCK_NATS_PORT for a service "penstock-nats".
+_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://\S*")
 _CONFIG_FILE_BYTES_MAX = 1024 * 1024
 
 
@@ -159,7 +162,8 @@ def knows_broker(*, file: Path | None = None, environment: Mapping[str, str]) ->
     """
     if file is not None or environment.get(CONFIG_VARIABLE):
         return True
-    return any(environment.get(one.variable) for one in SETTINGS.values() if one.name not in _OF_CLIENTS_TOO)
+    variables = (one.variable for one in SETTINGS.values() if one.name not in _OF_CLIENTS_TOO)
+    return any((value := environment.get(one)) and not _is_service_link(one, value) for one in variables)
 
 
 def _given(
@@ -192,11 +196,11 @@ def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
             data = opened.read(_CONFIG_FILE_BYTES_MAX + 1)
         if len(data) > _CONFIG_FILE_BYTES_MAX:
             raise ValueError(f"larger than {_CONFIG_FILE_BYTES_MAX} bytes: hardly a config file")
-        content = tomllib.loads(data.decode())
+        content = tomllib.loads(text_of(data))
     except OSError as error:
         mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
         return given
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError among them
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError among them
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         mistakes.append(f"{file}: is not valid TOML: {reason}")
         return given
@@ -226,8 +230,10 @@ def _from_environment(environment: Mapping[str, str], mistakes: Mistakes) -> dic
     by_variable = {setting.variable: setting for setting in SETTINGS.values()}
     for variable in sorted(environment):
         setting = by_variable.get(variable)
+        if _is_service_link(variable, environment[variable]):
+            continue
         if setting is not None and environment[variable]:
-            _take(given, setting, environment[variable], variable, mistakes)
+            _take(given, setting, value_of_variable(environment[variable]), variable, mistakes)
         elif (
             setting is None
             and variable.startswith(ENVIRONMENT_PREFIX)
@@ -236,6 +242,11 @@ def _from_environment(environment: Mapping[str, str], mistakes: Mistakes) -> dic
         ):
             mistakes.append(f"{variable}: no such setting{_meant(variable, (*by_variable, *_OTHER_VARIABLES))}")
     return given
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    """Whether Kubernetes has set it for a service of the namespace."""
+    return _KUBERNETES.fullmatch(variable) is not None and _SERVICE_LINK.fullmatch(value) is not None
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.base import limits
 from penstock.base.addresses import Address
+from penstock.base.text_files import text_of
 from penstock.broker.given import Given, Mistakes, origin_of, value_of
 from penstock.broker.setting_values import OFF, as_reached, cluster_secret_advice
 from penstock.broker.settings import SETTINGS
@@ -238,12 +239,12 @@ def _check_reach(given: Mapping[str, Given], others: Iterable[Address], mistakes
 def _read_secret(file: Path, origin: str, mistakes: Mistakes) -> str | None:
     try:
         with file.open("rb") as opened:
-            text = opened.read(_SECRET_FILE_BYTES_MAX).decode().rstrip("\r\n")
+            text = text_of(opened.read(_SECRET_FILE_BYTES_MAX)).rstrip("\r\n")
     except OSError as error:
         mistakes.append(f"{origin}: cannot read {file}: {error.strerror or error}")
         return None
-    except UnicodeDecodeError:
-        mistakes.append(f"{origin}: {file} does not hold text")
+    except ValueError as error:
+        mistakes.append(f"{origin}: {file} does not hold text: {error}")
         return None
     if not text:
         mistakes.append(f"{origin}: {file} is empty")

@@ -26,6 +26,7 @@ from penstock.access.secret_files import open_to_others
 from penstock.access.users import ADMIN_CREDENTIALS_FILE, PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.base.text_files import text_of
 from penstock.node.guarded import GUARDED_PATH
 from penstock.vfs.real import RealVfs, read_whole
 
@@ -90,10 +91,10 @@ def embedded_password(folder: Path, broker_dirs: Iterable[Path], *, auth: bool) 
 def _drawn(file: Path, text: str) -> tuple[str, bool]:
     """The file's content and False; or, if there is no file, write `text` into one and return it and True."""
     try:
-        found = read_whole(file, limits.CREDENTIALS_FILE_BYTES_MAX).decode().strip()
+        found = text_of(read_whole(file, limits.CREDENTIALS_FILE_BYTES_MAX)).strip()
     except FileNotFoundError:
         pass
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise OperationalError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
     else:
         if (advice := open_to_others(file, file.stat())) is not None:

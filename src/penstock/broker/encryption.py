@@ -17,11 +17,12 @@ from pathlib import Path
 from penstock.access.secret_files import open_to_others
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
+from penstock.base.text_files import text_of
 from penstock.broker.config import BrokerConfig
 from penstock.broker.signals import on_signals
 from penstock.commitlog.files import holds_messages
 from penstock.vfs import Vfs
-from penstock.vfs.keys import EncryptionKeys, KeyMistakeError, parse_keys
+from penstock.vfs.keys import EncryptionKeys, parse_keys
 
 _log = logging.getLogger(__name__)
 _FILE_BYTES_MAX = 64 * 1024
@@ -65,9 +66,8 @@ def read_again(file: Path, keys: EncryptionKeys) -> bool:
     """Have `keys` be those that the file holds now, and those of before behind them; False: it holds none."""
     try:
         staying = keys.replace(parse_keys(_text(file)))
-    except (OSError, UnicodeDecodeError, KeyMistakeError) as error:
-        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error
-        _log.error("the keys in %s cannot be read again, those of before stay: %s", file, reason)
+    except (OSError, ValueError) as error:
+        _log.error("the keys in %s cannot be read again, those of before stay: %s", file, error)
         return False
     _warn_of_others(file)
     _log.info("the keys in %s were read again: new files take %r, of %s", file, keys.current_id, ", ".join(keys.ids))
@@ -78,13 +78,13 @@ def read_again(file: Path, keys: EncryptionKeys) -> bool:
 
 def _text(file: Path) -> str:
     with file.open("rb") as opened:
-        return opened.read(_FILE_BYTES_MAX).decode()
+        return text_of(opened.read(_FILE_BYTES_MAX))
 
 
 def _holds(file: Path, text: str) -> bool:
     try:
         return _text(file).rstrip("\r\n") == text.rstrip("\r\n")  # as settings are read from files
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return False
 
 

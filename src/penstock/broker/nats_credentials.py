@@ -18,24 +18,30 @@ What a URL holds is used for that server; the options for those whose URL holds 
 from __future__ import annotations
 
 import contextlib
-import re
 import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
+from penstock.base import limits
 from penstock.base.addresses import may_be_host
 from penstock.base.errors import ConfigError, OperationalError
+from penstock.base.nats_logins import (
+    creds_in,
+    is_seed_alone,
+    login_of_url,
+    looks_like_seed,
+    nats_urls,
+    seed_in,
+    shown_url,
+)
+from penstock.base.text_files import text_of
 from penstock.base.tls_errors import pair_mistake
 from penstock.broker.certificates import Held, certificates_in, common, validity_of
 from penstock.ingest.connect import ANONYMOUS, Authentication
 
 DEFAULT_PORT = 4222
-_FILE_BYTES_MAX = 64 * 1024
 _SCHEMES = {"nats": False, "tls": True}
-_JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*(\S+)\s*-{3,}END NATS USER JWT-{3,}")
-_SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*(\S+)\s*-{3,}END USER NKEY SEED-{3,}")
-_BARE_SEED = re.compile(r"^\s*(S[A-Z2-7]{57})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +82,16 @@ def parse_nats_urls(text: str) -> tuple[NatsServer, ...]:
     """The servers of a comma-separated list of URLs, or ConfigError with every mistake."""
     servers: list[NatsServer] = []
     mistakes: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    parts: list[str] = []
+    try:
+        parts = nats_urls(text)
+    except ValueError as error:
+        mistakes.append(f"nats: {error}")
+    for part in parts:
         try:
             servers.append(_parse_url(part))
         except ValueError as error:
-            # The part after the last `@` holds no secrets.
-            mistakes.append(f"nats: {part.rpartition('@')[2]!r}: {error}")
+            mistakes.append(f"nats: {shown_url(part)!r}: {error}")
     if not servers and not mistakes:
         mistakes.append("nats: no URL given; write for example nats://localhost:4222")
     if mistakes:
@@ -97,7 +107,7 @@ def _parse_url(text: str) -> NatsServer:
         # What stands before an `@` may be a secret.
         quoted = "" if "@" in text else f" {scheme!r}"
         raise ValueError(f"the scheme{quoted} is not supported; use nats:// or tls://")
-    user_part, at, host_part = rest.rpartition("@")
+    host_part, login = login_of_url(rest)
     # Only the part without secrets is parsed by a library whose errors quote what they were given.
     split = urlsplit(f"{scheme}://{host_part}")
     try:
@@ -113,14 +123,13 @@ def _parse_url(text: str) -> NatsServer:
         raise ValueError("the port is not a number between 1 and 65535")
     if split.path not in ("", "/") or split.query or split.fragment:
         raise ValueError("nothing may follow the port")
-    user, colon, password = user_part.partition(":")
     return NatsServer(
         host=split.hostname,
         port=DEFAULT_PORT if port is None else port,
         tls=_SCHEMES[scheme.lower()],
-        user=unquote(user) if at and colon else None,
-        password=unquote(password) if at and colon else None,
-        token=unquote(user) if at and not colon else None,
+        user=login.user,
+        password=login.password,
+        token=login.token,
     )
 
 
@@ -178,16 +187,20 @@ def read_credentials(file: Path) -> Credentials:
     """
     try:
         with file.open("rb") as opened:
-            text = opened.read(_FILE_BYTES_MAX).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it holds no text'}") from None
+            text = text_of(opened.read(limits.NATS_LOGIN_FILE_BYTES_MAX))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     if "BEGIN NATS USER JWT" in text:
         made = Credentials(creds_file=file)
-    elif _BARE_SEED.fullmatch(text):
+    elif is_seed_alone(text):
         made = Credentials(nkey_file=file)
-    elif len(lines := text.split()) == 1:
-        user, colon, password = lines[0].partition(":")
-        made = Credentials(user=user, password=password) if colon else Credentials(token=user)
+    elif looks_like_seed(text):
+        raise ValueError(f"{file} holds an nkey seed and something beside it: a file of a seed holds nothing else")
+    elif len(lines := text.splitlines()) == 1 and ":" in text:
+        user, _, password = lines[0].partition(":")
+        made = Credentials(user=user, password=password)
+    elif len(words := text.split()) == 1:
+        made = Credentials(token=words[0])
     else:
         raise ValueError(f"{file} holds no NATS credentials, no nkey seed, and not one line with user:password")
     if mistakes := made.mistakes():
@@ -196,27 +209,26 @@ def read_credentials(file: Path) -> Credentials:
 
 
 def _read_nkey(file: Path) -> Authentication:
-    seed = _BARE_SEED.search(_read(file))
+    seed = seed_in(_read(file))
     if seed is None:
         raise OperationalError(f"{file} holds no nkey seed (a line of 58 characters that begins with SU)")
-    return _with_seed(file, seed.group(1), jwt=None)
+    return _with_seed(file, seed, jwt=None)
 
 
 def _read_creds(file: Path) -> Authentication:
-    text = _read(file)
-    jwt, seed = _JWT.search(text), _SEED.search(text)
-    if jwt is None or seed is None:
-        missing = "JWT" if jwt is None else "nkey seed"
-        raise OperationalError(f"{file} is not a NATS credentials file: it holds no user {missing}")
-    return _with_seed(file, seed.group(1), jwt=jwt.group(1))
+    try:
+        jwt, seed = creds_in(_read(file))
+    except ValueError as error:
+        raise OperationalError(f"{file} is not a NATS credentials file: {error}") from None
+    return _with_seed(file, seed, jwt=jwt)
 
 
 def _read(file: Path) -> str:
     try:
         with file.open("rb") as opened:
-            return opened.read(_FILE_BYTES_MAX).decode("ascii", "replace")
-    except OSError as error:
-        raise OperationalError(f"cannot read {file}: {error.strerror or error}") from None
+            return text_of(opened.read(limits.NATS_LOGIN_FILE_BYTES_MAX))
+    except (OSError, ValueError) as error:
+        raise OperationalError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _with_seed(file: Path, seed: str, *, jwt: str | None) -> Authentication:

@@ -16,13 +16,41 @@ import are imported by the command that needs them, so that `--help` and shell c
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
+from penstock.base.standard_streams import forget_stdout, secure
 
 
 def main() -> None:
     """The program `penstock`."""
+    secure()
+    code: object = None
+    try:
+        _run()
+    except SystemExit as ended:
+        code = ended.code
+    except OSError as error:
+        code = _not_written(error)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = code or _not_written(error)
+    raise SystemExit(code)
+
+
+def _not_written(error: OSError) -> int:
+    """What the program ends with where stdout takes no more: as a command that does is told (see `failure`)."""
+    forget_stdout()
+    if isinstance(error, BrokenPipeError):
+        return 0
+    with suppress(OSError):
+        sys.stderr.write(f"Error: {error.strerror or error}\n")
+    return 1
+
+
+def _run() -> None:
     try:
         with undisturbed():
             from penstock.cli.program import COMMANDS, program

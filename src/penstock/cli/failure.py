@@ -22,6 +22,7 @@ from penstock.base.errors import (
     RemoteError,
 )
 from penstock.base.shortages import shortage
+from penstock.base.standard_streams import forget_stdout
 from penstock.cli.connection_options import with_connection_options
 
 FAILED = 1
@@ -83,7 +84,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:
-            _forget_stdout()
+            forget_stdout()
             raise typer.Exit(0) from None
         except KeyboardInterrupt as error:
             # What was half made at that moment may complain when it goes; nobody asked.
@@ -97,11 +98,6 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(report(error)) from None
 
     return with_connection_options(run)
-
-
-def _forget_stdout() -> None:
-    # The interpreter flushes stdout once more when it exits, and would complain.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report(error: Exception) -> int:
@@ -180,6 +176,11 @@ def printable_json(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else _escaped(char) for char in text)
+
+
+def ascii_json(text: str) -> str:
+    """JSON of the same value, for who takes no other characters than ASCII."""
+    return text if text.isascii() else "".join(char if char.isascii() else _escaped(char) for char in text)
 
 
 def _escaped(char: str) -> str:

@@ -20,6 +20,7 @@ import typer
 
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
+from penstock.base.text_files import text_of
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say, say_error, say_note
 from penstock.cli.help import Command, Group
@@ -79,7 +80,7 @@ def keys_of(file: Path | None) -> EncryptionKeys | None:
     from penstock.vfs.real import read_whole
 
     if file is not None:
-        return parse_keys(read_whole(file, _FILE_BYTES_MAX).decode())
+        return parse_keys(text_of(read_whole(file, _FILE_BYTES_MAX)))
     text = os.environ.get(_KEYS_VARIABLE)
     return parse_keys(text) if text else None
 
@@ -149,7 +150,7 @@ def _put_first(file: Path, line: str) -> None:
     from penstock.vfs.real import read_whole
 
     try:
-        before, owner = read_whole(file, _FILE_BYTES_MAX).decode(), file.stat()
+        before, owner = text_of(read_whole(file, _FILE_BYTES_MAX)), file.stat()
     except FileNotFoundError:
         before, owner = "", None
     content = f"{line}\n{before}"

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.access.secret_files import check_private
+from penstock.base.nats_logins import nats_urls
 from penstock.cli.connection_options import CONNECTION_PANEL
 
 NatsCreds = Annotated[
@@ -32,7 +33,7 @@ def nats_option(meaning: str) -> Any:
 
 def urls_of(nats: str | None) -> list[str] | None:
     """The servers of `--nats`; None: the broker says it."""
-    return None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
+    return None if nats is None else nats_urls(nats)
 
 
 def login_of(file: Path | None) -> dict[str, str]:

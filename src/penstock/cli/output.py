@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.cli.failure import printable, printable_json
+from penstock.base.standard_streams import is_utf8
+from penstock.cli.failure import ascii_json, printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,6 +80,8 @@ def cell(value: object, style: str = "") -> Any:
 def print_json(value: object) -> None:
     """One JSON document on one line; on a terminal nothing in it controls that."""
     text = msgspec.json.encode(value).decode()
+    if not is_utf8(sys.stdout):
+        text = ascii_json(text)
     sys.stdout.write((printable_json(text) if sys.stdout.isatty() else text) + "\n")
 
 

@@ -64,7 +64,10 @@ _CONFIG_HEAD = """# Settings of a broker
 
 Each setting has one name in three places: a key in a TOML file, an environment variable, a flag of `penstock serve`.
 A flag goes before the environment, the environment before the file, the file before the default.
-An empty environment variable counts as not set.
+An empty environment variable counts as not set; a line end behind its value is cut off, as in files of secrets.
+Variables that Kubernetes sets for services (`PENSTOCK_NATS_PORT=tcp://10.0.0.1:4222`) are passed over.
+A password in a URL of `nats` is percent-encoded where needed, a comma in it always (`%2C`).
+Files may begin with a byte order mark, and lines may end as on Windows.
 The file is named by `--config FILE` or by `PENSTOCK_CONFIG`; keys stand at the top, without tables.
 A relative path in the file counts from the file's own directory, elsewhere from the working directory.
 All mistakes are reported together, each with the place where it was made; a name that nobody knows is a mistake.

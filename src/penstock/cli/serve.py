@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ import typer
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
+from penstock.base.standard_streams import forget_stdout
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.failure import FAILED, USED_WRONGLY, clearly, say
 from penstock.cli.options import Debug, examples, switch, text_option, with_options
@@ -138,9 +138,11 @@ def announce_cluster(addresses: Addresses) -> None:
 
 
 def _print(line: str) -> None:
-    with suppress(OSError):  # a broker does not end because nobody reads its stdout any more
+    try:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+    except OSError:  # a broker does not end because nobody reads its stdout any more, or the disk behind it is full
+        forget_stdout()
 
 
 serve = clearly(with_options(_serve, [_parameter(setting) for setting in SETTINGS.values()]))

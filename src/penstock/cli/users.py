@@ -14,6 +14,7 @@ import typer
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.base.text_files import text_of
 from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
 from penstock.cli import output
 from penstock.cli.acl import rule_fields
@@ -339,8 +340,8 @@ def _password(user: str, file: Path | None) -> str:
 
         try:
             with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
-                password = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
+                password = text_of(opened.read(limits.CREDENTIALS_FILE_BYTES_MAX)).rstrip("\r\n")
+        except (OSError, ValueError) as error:
             raise OperationalError(file_failure(file, error)) from None
     elif not sys.stdin.isatty():
         raise typer.BadParameter("nobody is there to type a password; give --password-file, --token or --nkey")

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from penstock import __version__
+from penstock.base.nats_logins import nats_urls
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
 from penstock.client.aio import Client
 from penstock.client.checks import seconds_of
@@ -55,7 +56,7 @@ def connect(
         show=credentials_of(credentials),
         dialling=plain if options is None else ClientTls(options).dialling,
     )
-    urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
+    urls = nats_urls(nats) if isinstance(nats, str) else list(nats) if nats is not None else None
     return Connecting(link, Client(link, name, urls, dict(nats_options or {})), timeout)
 
 

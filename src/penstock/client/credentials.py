@@ -23,6 +23,7 @@ from penstock.access.proving import TOKEN_PREFIX, Credentials
 from penstock.access.secret_files import VARIABLE, allowed_by, open_to_others
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.base.text_files import text_of, value_of_variable
 from penstock.client.errors import Unavailable
 
 FILE_VARIABLE = "PENSTOCK_CREDENTIALS"
@@ -45,6 +46,7 @@ def credentials_of(given: Given, environment: Mapping[str, str] = os.environ) ->
         return lambda: given
     if given is not None:
         return _File(Path(given), may_be_open=allowed_by(environment))
+    environment = {name: value_of_variable(environment[name]) for name in (*VARIABLES, VARIABLE) if name in environment}
     if file := environment.get(FILE_VARIABLE):
         return _File(Path(file), may_be_open=allowed_by(environment))
     if token := environment.get(TOKEN_VARIABLE):
@@ -84,8 +86,8 @@ class _File:
         try:
             with self._file.open("rb") as opened:
                 advice = open_to_others(self._file, os.fstat(opened.fileno()))
-                text = opened.read(limits.CREDENTIALS_FILE_BYTES_MAX).decode()
-        except (OSError, UnicodeDecodeError) as error:
+                text = text_of(opened.read(limits.CREDENTIALS_FILE_BYTES_MAX))
+        except (OSError, ValueError) as error:
             raise self._failure(file_failure(self._file, error)) from None
         if advice is not None and not self._may_be_open:
             raise self._failure(f"{advice}; or, in a container, set {VARIABLE}=true")

@@ -30,6 +30,7 @@ from penstock.client.awaiting import (
 )
 from penstock.client.checks import seconds_of
 from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.nats_login import nats_login
 from penstock.client.publish_format import Value, payload
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
@@ -419,7 +420,8 @@ async def first_connection(
             shown = ", ".join(map(without_credentials, urls))
             raise Unavailable(f"{not_connected(shown, str(error))} ({error})")  # nats-py lets it out of `connect`
 
-    await connection.connect(list(urls), error_cb=failed, **options)
+    plain, login = nats_login(urls, options)
+    await connection.connect(plain, error_cb=failed, **{**options, **login})
     is_made = True
 
 

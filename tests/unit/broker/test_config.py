@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import ConfigError
-from penstock.broker.config import load, to_toml
+from penstock.broker.config import knows_broker, load, to_toml
 from penstock.broker.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.settings import SETTINGS
 
@@ -111,6 +112,45 @@ def test_kubernetes_variables_are_no_settings() -> None:
         "PENSTOCK_PORT_7422_TCP_ADDR": "10.0.0.1",
     }
     assert load(environment=environment).origins == {}
+
+
+def test_service_links_of_kubernetes_are_passed_over_where_a_setting_has_their_name() -> None:
+    """A service "penstock-nats" gives every container of its namespace such a variable."""
+    links = {"PENSTOCK_NATS_PORT": "tcp://10.0.0.1:4222", "PENSTOCK_NATS_SERVICE_PORT": "4222"}
+    assert load(environment=links).nats_port == SETTINGS["nats_port"].default
+    assert not knows_broker(environment=links)
+    assert load(environment={"PENSTOCK_NATS_PORT": "4333"}).nats_port == 4333
+    assert mistakes_of(environment={"PENSTOCK_NATS_PORT": "udp"}) != []
+    assert mistakes_of(environment={"PENSTOCK_HTTP": "tcp://10.0.0.1:80"}) != []
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_a_line_end_behind_a_value_of_the_environment_is_cut_off(end: str) -> None:
+    """As `kubectl create secret --from-file`, or `echo`, leaves it there."""
+    environment = {
+        "PENSTOCK_NATS": f"nats://127.0.0.1:1{end}",
+        "PENSTOCK_NATS_USER": f"u{end}",
+        "PENSTOCK_NATS_PASSWORD": f"pass word{end}",
+        "PENSTOCK_AUTH": f"true{end}",
+        "PENSTOCK_ADMIN_PASSWORD": f" long enough {end}",
+    }
+    config = load(environment=environment)
+    assert (config.nats_credentials.user, config.nats_credentials.password) == ("u", "pass word")
+    assert config.admin_password == " long enough "
+
+
+def test_files_may_begin_with_a_byte_order_mark_and_have_the_line_ends_of_windows(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(codecs.BOM_UTF8 + b"a password of some length\r\n")
+    secret.chmod(0o600)
+    file = tmp_path / "penstock.toml"
+    file.write_bytes(codecs.BOM_UTF8 + b'http = "off"\r\nauth = true\r\nadmin_password_file = "secret"\r\n')
+    config = load(file=file, environment={})
+    assert config.http is None
+    assert config.admin_password == "a password of some length"
+    file.write_bytes('http = "off"\r\n'.encode("utf-16"))
+    (mistake,) = mistakes_of(file=file, environment={})
+    assert "it is UTF-16, as PowerShell's > writes it: save it as UTF-8" in mistake
 
 
 def test_relative_paths_in_a_file_count_from_the_file(tmp_path: Path) -> None:

@@ -8,10 +8,20 @@ import nkeys
 import pytest
 
 from penstock.base.errors import ConfigError, OperationalError
-from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
+from penstock.broker.nats_credentials import (
+    Credentials,
+    NatsServer,
+    TlsFiles,
+    parse_nats_urls,
+    read_credentials,
+)
 from penstock.ingest.connect import ANONYMOUS
 
 SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
+CREDS = (
+    "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n\n"
+    f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END USER NKEY SEED------\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +35,11 @@ SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
         ("nats://[::1]:5", [NatsServer("::1", 5)]),
         ("nats://u:p%40%2C%3a@h", [NatsServer("h", user="u", password="p@,:")]),
         ("nats://u:p@ss@h", [NatsServer("h", user="u", password="p@ss")]),
+        ("nats://u:p#/?%+ é@h", [NatsServer("h", user="u", password="p#/?%+ é")]),
+        (
+            "nats://u:p@h,nats://v:q@i",
+            [NatsServer("h", user="u", password="p"), NatsServer("i", user="v", password="q")],
+        ),
         ("nats://u:@h", [NatsServer("h", user="u", password="")]),
         ("nats://tok@h:9", [NatsServer("h", 9, token="tok")]),
         (" nats://a , tls://b:2,", [NatsServer("a"), NatsServer("b", 2, tls=True)]),
@@ -42,6 +57,67 @@ def test_every_mistake_in_urls_is_named_without_secrets() -> None:
     assert "hidden" not in str(raised.value)
     with pytest.raises(ConfigError, match="no URL given"):
         parse_nats_urls(" , ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nats://u:hid,den@h:4222",
+        "u:hid,den@h",
+        "nats://u:4222,hidden@h",
+        "nats://u:hid@h,den@i",
+        "nats://a:1,nats://u:hid,den@h:4222",
+    ],
+)
+def test_a_comma_in_a_password_is_told_and_none_of_it_is_shown(text: str) -> None:
+    with pytest.raises(ConfigError, match="a comma parts servers: write one in a password as %2C") as raised:
+        parse_nats_urls(text)
+    assert len(raised.value.mistakes) == 1
+    assert not any(part in str(raised.value) for part in ("hid", "den@", "4222"))
+
+
+@pytest.mark.parametrize("text", ["nats://u:hidden", "u:hidden", "nats://u:hid/den", "nats://u:4x#hidden"])
+def test_a_password_whose_host_was_forgotten_is_not_shown(text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_nats_urls(text)
+    assert "hid" not in str(raised.value)
+    assert "u" in str(raised.value)
+
+
+MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # the byte order mark, as Windows' editors put it before a text
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+@pytest.mark.parametrize("begin", ["", MARK])
+def test_files_mean_the_same_with_a_byte_order_mark_and_any_line_ends(tmp_path: Path, begin: str, end: str) -> None:
+    file = tmp_path / "login"
+    for text, expected in (
+        ("u:pass word", Credentials(user="u", password="pass word")),
+        ("tok", Credentials(token="tok")),
+        (SEED, Credentials(nkey_file=file)),
+        (CREDS.replace("\n", end or "\n"), Credentials(creds_file=file)),
+    ):
+        file.write_bytes(f"{begin}{text}{end}".encode())
+        assert read_credentials(file) == expected
+        said = expected.authentication(NatsServer("h"))
+        assert said.token in (None, "tok"), "a seed is never sent"
+        assert said.jwt in (None, "a.b.c")
+
+
+@pytest.mark.parametrize("text", [f'"{SEED}"', f"\u200b{SEED}\n", f"{SEED} # ours", f"seed={SEED}", f"seed:{SEED}"])
+def test_a_seed_with_something_beside_it_is_never_sent_as_a_token(tmp_path: Path, text: str) -> None:
+    (tmp_path / "login").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="holds an nkey seed and something beside it") as raised:
+        read_credentials(tmp_path / "login")
+    assert SEED[8:20] not in str(raised.value)
+
+
+def test_utf_16_is_told(tmp_path: Path) -> None:
+    (tmp_path / "login").write_bytes("u:p\r\n".encode("utf-16"))
+    with pytest.raises(ValueError, match="it is UTF-16, as PowerShell's > writes it: save it as UTF-8"):
+        read_credentials(tmp_path / "login")
+    with pytest.raises(OperationalError, match="UTF-16"):
+        Credentials(nkey_file=tmp_path / "login").authentication(NatsServer("h"))
 
 
 @pytest.mark.parametrize("host", ["a b", "a\tb", "a\nnats", "\x8d\x13", 'nats_token="x"', "a..b", "x" * 64, "a'b"])

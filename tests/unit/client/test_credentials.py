@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 import pytest
 
 from penstock.access.nkeys import public_key_mistake
+from penstock.access.proving import Credentials
 from penstock.base.errors import OperationalError
 from penstock.client.credentials import FILE_VARIABLE, credentials_of
 
@@ -41,3 +43,17 @@ def test_what_is_no_public_key_is_not_repeated(given: str) -> None:
     assert told is not None
     assert given not in told
     assert "U" in told
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_files_and_variables_mean_the_same_whatever_ends_their_line(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "credentials"
+    file.touch(0o600)
+    for text in ("bob:pass word", TOKEN):
+        for begin in (b"", codecs.BOM_UTF8):
+            file.write_bytes(begin + f"{text}{end}".encode())
+            assert credentials_of(file)() == Credentials.parsed(text)
+    assert credentials_of(None, {"PENSTOCK_CREDENTIALS": f"{file}{end}"})() == Credentials.parsed(TOKEN)
+    assert credentials_of(None, {"PENSTOCK_TOKEN": f"{TOKEN}{end}"})() == Credentials.token(TOKEN)
+    named = {"PENSTOCK_USER": f"bob{end}", "PENSTOCK_PASSWORD": f"pass word{end}"}
+    assert credentials_of(None, named)() == Credentials.password("bob", "pass word")
