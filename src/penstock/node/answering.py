@@ -46,12 +46,14 @@ from penstock.messages import (
 )
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
+from penstock.node.commit_bounds import CommitBounds
 from penstock.node.enquiries import Enquiries, Handler
 from penstock.node.fetches import Fetches
 from penstock.node.finding import Finder
 from penstock.node.internal import check_users_own
 from penstock.node.offsets import GroupOffsets
 from penstock.node.peer_requests import PEER_REQUESTS
+from penstock.node.peers import Peers
 from penstock.node.publishing import Publishing
 from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas
@@ -76,6 +78,7 @@ class Answering:
         access: Access,
         clock: Callable[[], Now],
         *,
+        peers: Peers,
         fetches: Fetches,
         questions: Questions,
         verifying: Verifying,
@@ -94,7 +97,8 @@ class Answering:
             access=access,
         )
         write = self.storing.append_to
-        self.offsets = GroupOffsets(outbox, cluster, find, settings, access, write=write)
+        bounds = CommitBounds(settings.broker_id, lambda: cluster.image, find, peers, clock)
+        self.offsets = GroupOffsets(outbox, cluster, find, settings, access, bounds, write=write)
         self.publishing = Publishing(outbox, cluster, find, clock, write=write, access=access)
         enquiries = Enquiries(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
         self.handlers: Mapping[type[Request], Handler] = {

@@ -27,6 +27,11 @@ class Finder:
         self._partitions = partitions
         self._failures = failures
 
+    def here(self, stream_id: int, number: int) -> Partition | None:
+        """A partition of which this broker has a replica that can be used, whoever leads it; None: it has none."""
+        partition = self._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
+        return None if partition is None or partition.closed else partition
+
     def held(self, stream_id: int, number: int) -> Partition:
         """A partition of which this broker has a replica, or observes it.
 

@@ -162,6 +162,7 @@ class Node:
             self._find,
             self.access,
             lambda: self._now,
+            peers=self._peers,
             fetches=self._fetches,
             questions=self._questions,
             verifying=self._verifying,

@@ -4,7 +4,7 @@ Rules: what is known is a function of the log: it is read when it is first asked
 while that lasts, and forgotten with it. Only what is committed is told: after a failover not before all is that the
 leadership found, and what is committed later once it is. A commit is answered when it is committed, as an append
 is; when the leadership ends first, whoever waits hears that it may or may not be stored, and commits again. Nobody else
-writes to these logs.
+writes to these logs. An offset beyond the end of its log is refused (`commit_bounds`).
 
 | what is known  | since                                         | whoever asks                      |
 |----------------|-----------------------------------------------|-----------------------------------|
@@ -56,6 +56,7 @@ from penstock.messages import (
 from penstock.metadata.image import ClusterImage
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
+from penstock.node.commit_bounds import CommitBounds
 from penstock.node.finding import Finder
 from penstock.node.group_members import GroupMembers, Rows
 from penstock.node.internal import offsets_config
@@ -128,10 +129,12 @@ class GroupOffsets:
         find: Finder,
         settings: Settings,
         access: Access,
+        bounds: CommitBounds,
         *,
         write: Callable[[Partition, Inside, bytearray], None],
     ) -> None:
         """`write` appends one batch to a partition that is led here."""
+        self._bounds = bounds
         self._outbox = outbox
         self._cluster = cluster
         self._find = find
@@ -180,12 +183,34 @@ class GroupOffsets:
     # Requests
 
     def _commit(self, caller: Hashable, request: CommitOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
+        asker, sharer = self._access.asker, self._access.sharer
+        self._checked(request, now, asker)
+        for one in request.offsets:
+            if one.offset is not None:
+                self._check_there(one.stream_id, one.partition)
+
+        def judged(refusal: RemoteError | None, later: Now) -> None:
+            try:
+                if refusal is not None:
+                    raise refusal
+                self._commit_judged(caller, request, later, asker, sharer)
+            except RemoteError as error:
+                self._outbox.reply(caller, error)
+
+        self._bounds.judge(request.offsets, judged)
+
+    def _checked(self, request: CommitOffsetsRequest, now: Now, asker: str) -> tuple[Partition, _Kept]:
+        """Where the commit goes, if whoever asks may commit now."""
         partition = self._of_group(request.stream_id, request.partition, request.group)
         kept = self._known(partition)
-        assert kept.offsets is not None
         assert kept.members is not None
-        kept.members.check_commit(request, now.elapsed_us, self._access.asker)
-        by = self._access.sharer
+        kept.members.check_commit(request, now.elapsed_us, asker)
+        return partition, kept
+
+    def _commit_judged(self, caller: Hashable, request: CommitOffsetsRequest, now: Now, asker: str, by: str) -> None:
+        """Commit what lies within the logs. Leaders were asked meanwhile, perhaps: all else is looked at anew."""
+        partition, kept = self._checked(request, now, asker)
+        assert kept.offsets is not None
         rows, places, added = [], list[Place](), 0
         for one in request.offsets:
             place = Place(request.group, one.stream_id, one.partition)

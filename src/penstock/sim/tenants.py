@@ -239,6 +239,8 @@ class Tenants:
         stream_id, partitions = offsets
         group = f"of-{user.name}"
         number = partition_of(group.encode(), partitions)
+        if self._committed >= history.committed_end:
+            return  # beyond the end
         self._committed += 1
         offset = self._committed
         one = OffsetCommit(stream_id=StreamId(generation.stream_id), partition=PartitionId(0), offset=Offset(offset))

@@ -456,6 +456,12 @@ class Broker:
             batch_of([(subject or f"{name}.x", None, value, None) for value in values]),
         )
 
+    def fill(self, name: str, count: int = 10) -> None:
+        """Append so many empty messages to each partition of a stream that has a subject for each."""
+        info = self.stream(name)
+        for number in range(len(info.partitions)):
+            self.append(name, *[b""] * count, subject=info.config.subject_of(number), partition=number)
+
     def read(self, name: str, partition: int = 0, *, damage: Row | None = None) -> list[Row]:
         """Everything that readers of a partition can see; `damage` ends it where it cannot be read."""
         info = self.stream(name)

@@ -256,7 +256,7 @@ CASES = {
             lambda b: CommitOffsetsRequest(
                 **offsets(b),
                 group=GROUP,
-                offsets=(OffsetCommit(stream_id=stream_id(b), partition=0, offset=1),),
+                offsets=(OffsetCommit(stream_id=stream_id(b), partition=0, offset=0),),
             )
         ),
         (*on(COMMIT), Rule(COMMIT, stream="orders", group="bill*")),

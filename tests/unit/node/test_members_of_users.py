@@ -36,7 +36,7 @@ def beat(broker: Broker, member: str, number: int, *streams: str, is_leaving: bo
 
 
 def commit(broker: Broker, stream: str, member: str | None = None) -> object:
-    one = OffsetCommit(stream_id=stream_id(broker, stream), partition=PartitionId(0), offset=Offset(1))
+    one = OffsetCommit(stream_id=stream_id(broker, stream), partition=PartitionId(0), offset=Offset(0))
     return again(
         broker,
         CommitOffsetsRequest(

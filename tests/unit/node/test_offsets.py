@@ -32,6 +32,7 @@ from penstock.messages import (
     Request,
     SetIntakeRequest,
     TruncateRequest,
+    TruncateResponse,
 )
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
@@ -93,6 +94,7 @@ def committed(broker: Broker, *offsets: int | None, **which: str) -> None:
 def with_offsets(**config: object) -> Broker:
     broker = Broker().start()
     broker.create("orders", **{"subject": "orders", "partitions": 2, **config})
+    broker.fill("orders")
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
     return broker
 
@@ -114,6 +116,7 @@ def test_the_stream_is_made_when_it_is_first_asked_for_and_nobody_listens_for_it
 def test_it_can_be_made_and_used_without_nats() -> None:
     broker = Broker(nats_is_up=False).start()
     broker.create("orders", subject="orders")
+    broker.fill("orders")
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
     committed(broker, 5)
     assert told(broker) == {0: 5}
@@ -196,6 +199,7 @@ def test_offsets_of_a_stream_that_is_deleted_go_and_the_next_one_of_its_name_has
     broker = with_offsets()
     committed(broker, 3, 4)
     broker.create("other", subject="other")
+    broker.fill("other")
     committed(broker, 6, stream="other")
     gone = commit_of(broker, 5)
     broker.delete("orders")
@@ -213,6 +217,7 @@ def test_offsets_of_a_stream_that_is_deleted_go_and_the_next_one_of_its_name_has
 def test_groups_are_listed_with_their_streams() -> None:
     broker = with_offsets()
     broker.create("other", subject="other")
+    broker.fill("other")
     committed(broker, 3, 4)
     committed(broker, 6, stream="other")
     request = ListGroupsRequest(stream_id=broker.stream_id(OFFSETS_STREAM), partition=NUMBER)
@@ -247,6 +252,7 @@ def test_room_is_made_by_what_was_committed_in_streams_that_are_gone(monkeypatch
     broker = with_offsets()
     committed(broker, 1, 2)
     broker.create("other", subject="other", partitions=2)
+    broker.fill("other")
     broker.delete("orders")
     request = commit_of(broker, 3, 4, stream="other")
     assert broker.refusal(request).code == ErrorCode.TOO_LARGE
@@ -360,11 +366,21 @@ def three() -> Brokers:
     return with_offsets_of(1, 2, 3)
 
 
-def with_offsets_of(*ids: int) -> Brokers:
+def fill(brokers: Brokers, name: str) -> None:
+    """Append ten messages to each partition, where that is led."""
+    state = brokers.leader.image.by_name(name)
+    for number, placed in enumerate(state.partitions):
+        values = [b""] * 10
+        brokers[int(placed.leader)].append(name, *values, subject=state.config.subject_of(number), partition=number)
+    brokers.run(500)
+
+
+def with_offsets_of(*ids: int, replicas: int | None = None) -> Brokers:
     brokers = Brokers(*ids)
     brokers.run(5_000)
-    brokers[1].create("orders", subject="orders", partitions=2)
+    brokers[1].create("orders", subject="orders", partitions=2, replicas=replicas)
     brokers.run(1_000)
+    fill(brokers, "orders")
     caller = brokers[1].request(OffsetsStreamRequest())
     brokers.run(1_000)
     brokers[1].answer(caller, OffsetsStreamResponse)
@@ -440,7 +456,7 @@ def test_a_leader_that_is_cut_off_tells_and_commits_nothing_more() -> None:
 
 
 def test_the_next_leader_tells_nothing_before_all_that_it_has_is_committed() -> None:
-    brokers = with_offsets_of(1, 2, 3, 4, 5)
+    brokers = with_offsets_of(1, 2, 3, 4, 5, replicas=5)  # so that no other broker is asked where it ends
     first = leader_of(brokers)
     state = brokers[first].image.by_name(OFFSETS_STREAM).partitions[NUMBER]
     second, hung = (int(one) for one in state.replicas if one != first)
@@ -463,6 +479,64 @@ def test_the_next_leader_tells_nothing_before_all_that_it_has_is_committed() -> 
     brokers.wake(hung)
     brokers.run(20_000)
     assert offsets_of(asked(brokers, second, fetch_of(brokers[second]))) == {0: 8}
+
+
+def apart(brokers: Brokers) -> tuple[int, int, str]:
+    """Make a stream that is held by another broker than the one that leads the group's offsets; both, and its name."""
+    first = leader_of(brokers)
+    for number in range(20):
+        made = f"apart{number}"
+        brokers[first].create(made, subject=made, replicas=1)
+        brokers.run(500)
+        (placed,) = brokers.leader.image.by_name(made).partitions
+        if placed.leader != first:
+            fill(brokers, made)
+            return first, int(placed.leader), made
+    raise AssertionError("all are led by one broker")
+
+
+def test_an_offset_beyond_the_end_is_refused_and_one_at_the_end_is_not() -> None:
+    broker = with_offsets()
+    committed(broker, 10, 10)
+    error = again(broker, commit_of(broker, 3, 11))
+    assert isinstance(error, RemoteError)
+    assert error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert error.message == (
+        "nothing was committed: offset 11 is beyond the end of partition 1 of stream 'orders', "
+        "which holds the offsets from 0 up to, but not including, 10"
+    )
+    assert error.details == {"partition": 1, "log_start": 0, "committed_end": 10}
+    assert told(broker) == {0: 10, 1: 10}  # all or none
+    broker.ask(TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(10)), TruncateResponse)
+    committed(broker, 4)  # what is gone was there
+
+
+def test_the_leader_is_asked_where_another_broker_keeps_the_offsets() -> None:
+    brokers = three()
+    first, other, name = apart(brokers)
+    answer = asked(brokers, first, commit_of(brokers[first], 10, stream=name))
+    assert isinstance(answer, CommitOffsetsResponse), answer
+    brokers[other].append(name, b"one more", subject=name)
+    brokers.run(100)
+    answer = asked(brokers, first, commit_of(brokers[first], 11, stream=name))
+    assert isinstance(answer, CommitOffsetsResponse), "a consumer that reads there commits at once"
+    error = asked(brokers, first, commit_of(brokers[first], 12, stream=name))
+    assert isinstance(error, RemoteError)
+    assert (error.code, error.details["committed_end"]) == (ErrorCode.OFFSET_OUT_OF_RANGE, 11)
+
+
+def test_what_nobody_can_judge_is_taken() -> None:
+    brokers = three()
+    first, other, name = apart(brokers)
+    assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {}  # they are read
+    brokers.hang(other)
+    caller = brokers[first].request(commit_of(brokers[first], 10, stream=name))
+    brokers.run(1_000)
+    assert caller in brokers[first].open_requests
+    brokers.cut(first, other)  # as a driver does that hears nothing of it for long
+    brokers.run(20_000)  # and until the offsets are committed without it
+    brokers[first].answer(caller, CommitOffsetsResponse)
+    assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {0: 10}
 
 
 # A stream that an earlier version has made

@@ -32,7 +32,7 @@ from penstock.node.internal import staged_config
 from penstock.node.widening import next_step
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
-from tests.unit.node.test_offsets import NUMBER, commit_of, fetch_of
+from tests.unit.node.test_offsets import NUMBER, commit_of, fetch_of, fill
 
 R = TypeVar("R", bound=Response)
 
@@ -58,6 +58,7 @@ def brokers() -> Brokers:
     broker = alone[1]
     broker.create("orders", subject="orders")
     alone.run(500)
+    fill(alone, "orders")
     caller = broker.request(OffsetsStreamRequest())
     alone.run(500)
     broker.answer(caller, OffsetsStreamResponse)
