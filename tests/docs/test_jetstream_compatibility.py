@@ -136,6 +136,18 @@ async def _rollup(one: Publisher) -> str:
     return await one.acked({"Nats-Rollup": "all"}, "rolled.py")
 
 
+async def _told(one: Publisher) -> str:
+    told = {
+        "Nats-Scheduler": "orders.s",
+        "Nats-Schedule-Next": "purge",
+        "Nats-Required-Api-Level": "9",
+        "Nats-Other": "1",
+    }
+    outcomes = {await outcome(one.acked({name: value})) for name, value in told.items()}
+    assert len(outcomes) == 1, outcomes
+    return outcomes.pop()
+
+
 def headed(headers: dict[str, str], subject: str = "orders.py", **how: Any) -> Try:
     return lambda one: one.acked(headers, subject, **how)
 
@@ -170,6 +182,7 @@ PUBLISHING: dict[str, Try] = {
     "`Nats-Batch-Id`, `Nats-Batch-Sequence`": headed({"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}),
     "`Nats-Incr`": headed({"Nats-Incr": "+1"}),
     "`Nats-Schedule`": headed({"Nats-Schedule": "@at 2099-01-01T00:00:00Z", "Nats-Schedule-Target": "orders.t"}),
+    "`Nats-Scheduler`, `Nats-Schedule-Next`, `Nats-Required-Api-Level`, any other `Nats-` header": _told,
     "a payload beyond the stream's `--max-message-bytes`": lambda one: one.js.publish("small.py", b"x" * 2_000),
     "a stream that is sealed or read-only": headed({}, "sealed.py"),
 }

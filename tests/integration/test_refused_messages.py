@@ -15,9 +15,11 @@ ASKING = [
     "Nats-Batch-Id",
     "Nats-Incr",
     "Nats-Schedule",
-    "Nats-Required-Api-Level",
     "Nats-Expected-Last-Subject-Sequence-Subject",
 ]
+
+SPACES = ["literal.a\u00a0b", "literal.\u3000", "literal.a\u2028b"]
+"""White space beyond ASCII, which is a character like others for nats-server."""
 
 
 async def test_headers_that_ask_for_what_is_not_done(broker: BrokerProcess, client: aio.Client) -> None:
@@ -31,8 +33,10 @@ async def test_headers_that_ask_for_what_is_not_done(broker: BrokerProcess, clie
         with pytest.raises(APIError) as wrong:
             await js.publish("asking", b"no", headers={"Nats-Expected-Last-Sequence": "0" * 19 + "09"})
         assert wrong.value.err_code == 10071
-        assert (await js.publish("asking", b"yes", headers={"Nats-Stream": "elsewhere", "Nats-Sequence": "7"})).seq == 1
-    assert [message.value async for message in client.messages("asking")] == [b"yes"]
+        told = {"Nats-Stream": "elsewhere", "Nats-Scheduler": "x.s", "Nats-Schedule-Next": "purge"}
+        assert (await js.publish("asking", b"yes", headers=told)).seq == 1
+        assert (await js.publish("asking", b"too", headers={"Nats-Required-Api-Level": "4"})).seq == 2
+    assert [message.value async for message in client.messages("asking")] == [b"yes", b"too"]
 
 
 async def test_subjects_that_the_socket_would_refuse(broker: BrokerProcess, client: aio.Client) -> None:
@@ -40,13 +44,17 @@ async def test_subjects_that_the_socket_would_refuse(broker: BrokerProcess, clie
     host, _, port = broker.nats_url.removeprefix("nats://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as raw:
         raw.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB heard 1\r\n')
-        for subject in (b"literal.*", b"literal.>", b"literal.\x07", b"literal." + b"x" * 1_100, b"literal.good"):
+        bad = (b"literal.*", b"literal.>", b"literal.\x07", b"literal." + b"x" * 1_100, b"literal.caf\xe9")
+        for subject in (*bad, *map(str.encode, SPACES), b"literal.good"):
             raw.sendall(b"PUB %s heard 1\r\nx\r\n" % subject)
+        raw.sendall(b"PUB literal.caf\xe9 1\r\nx\r\nPUB literal.last heard 1\r\nx\r\n")
         received = b""
-        while received.count(b"MSG heard 1 ") < 5:
+        while received.count(b"MSG heard 1 ") < len(bad) + len(SPACES) + 2:
             part = raw.recv(65_536)
             assert part, received
             received += part
-    assert received.count(b'"err_code":10003') == 4
-    assert [message.subject async for message in client.messages("literal")] == ["literal.good"]
-    assert (await client.stream("literal")).partitions[0].dropped == {"refused": 4}
+    assert received.count(b'"err_code":10003') == len(bad)
+    stored = [message.subject async for message in client.messages("literal")]
+    assert stored == [*SPACES, "literal.good", "literal.last"]
+    assert (await client.stream("literal")).partitions[0].dropped == {"refused": len(bad) + 1}
+    broker.logged(r"literal.*refused 1 messages that asked for no ack.*on literal\.caf\\xe9: .* not valid UTF-8")

@@ -58,6 +58,7 @@ HEARTBEAT_RETRY_MS = 20  # one that was just elected must have that saved before
 SESSION_MS = 3_000  # without a heartbeat, and a broker is taken for dead
 READY_LOOK_MS = 50  # between two looks at whether a broker that has started has its part in the cluster
 READY_LOG_MS = 1_000  # between two log lines that say what it waits for
+UNHEARD_TOLD_MS = 60_000  # between two log lines that a partition refused messages whose publishers hear nothing
 REFUSALS_CONFIRM_MS = 10  # between two heartbeats that ask whether this broker leads, for refusals that wait for that
 REFUSALS_WAITING_BYTES_MAX = 8 * MIB  # of these; what is over is not given
 HEARTBEATS_ANSWERED_MAX = 64  # whose answers wait for what was committed by then, those that wait for the same as one

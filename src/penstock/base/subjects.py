@@ -1,8 +1,8 @@
 """NATS subjects: which are legal, and which subject a pattern covers.
 
-The rules are nats-server's (`server/sublist.go`): tokens separated by `.`, none empty, no white space or
-control characters; `*` is one whole token, `>` one or more at the end. Penstock adds one: UTF-8, because the
-subject column of the log is text.
+The rules are nats-server's (`server/sublist.go`): tokens separated by `.`, none empty, no space of ASCII; `*` is one
+whole token, `>` one or more at the end. White space beyond ASCII, such as U+00A0, is a character like others. Penstock
+adds two: UTF-8, because the subject column of the log is text (ADR 61), and no control character of ASCII.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from penstock.base import limits
 
-_FORBIDDEN = re.compile(r"[\s\x00-\x1f\x7f]")
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
 _FORBIDDEN_ASCII = bytes(range(0x21)) + b"\x7f"
 _QUEUE_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # ours begin with '_'
 _STREAM_NAME = re.compile(r"[A-Za-z0-9_-]+")

@@ -1,8 +1,7 @@
 cimport cython
 from penstock.hot cimport memory
 
-cdef bytes _SERVICE
-cdef bytes _TRACE
+cdef tuple _REQUESTS
 cdef bytes _NATS
 cdef bytes _PENSTOCK
 cdef bytes _NAMES
@@ -55,8 +54,9 @@ cdef Py_ssize_t _line_end(const unsigned char* text, Py_ssize_t begin, Py_ssize_
 
 cdef bint _is_ours(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
-cdef bint _is_known(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+cdef bint _is_unsupported(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
-cdef bint _is_told(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+@cython.locals(name=bytes)
+cdef bint _is_request(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 cdef bint _is_space(unsigned char byte) noexcept

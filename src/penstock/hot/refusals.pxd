@@ -30,6 +30,9 @@ cdef bytes _JETSTREAM_ACKED
 )
 cpdef bytes answers(Group group, list refused, object body_of, Py_ssize_t quotes_max, bytes ack_head)
 
+@cython.locals(at=Py_ssize_t)
+cpdef bytes quoted_of(Group group, Refused one)
+
 @cython.locals(out=bytearray, text="const unsigned char*", begin=Py_ssize_t, end=Py_ssize_t)
 cpdef bytes answers_alike(bytes replies, bytes body)
 

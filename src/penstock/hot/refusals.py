@@ -74,18 +74,11 @@ def answers(
             if one.verdict == _ELSEWHERE:
                 _answer(out, text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1], _JETSTREAM_ACKED, 0)
             continue
-        if one.verdict == _UNSUPPORTED:
-            quoted = headers.asked_for(text, numbers[at + places.HEADERS], numbers[at + places.HEADERS + 1])
-        elif one.verdict == _BAD_SUBJECT:
-            quoted = group.data[numbers[at + places.SUBJECT] : numbers[at + places.SUBJECT + 1]]
-        elif one.verdict == _ELSEWHERE:
-            if one.enveloped is not None:
-                tail = envelope_acks.standing_tail(one.partition, 0, 0, False)
-                out += envelope_acks.acks(one.enveloped, ack_head, one.number - 1, 0, tail)
-                continue
-            quoted = b"%d" % one.partition
-        else:
-            quoted = None
+        if one.verdict == _ELSEWHERE and one.enveloped is not None:
+            tail = envelope_acks.standing_tail(one.partition, 0, 0, False)
+            out += envelope_acks.acks(one.enveloped, ack_head, one.number - 1, 0, tail)
+            continue
+        quoted = quoted_of(group, one)
         bodies = known[one.verdict]
         body = bodies.get(quoted)
         if body is None:
@@ -101,6 +94,16 @@ def answers(
             tail = envelope_acks.error_tail(_ACK_ERRORS.get(one.verdict, envelope_acks.UNKNOWN), told)
             out += envelope_acks.refusals(one.enveloped, ack_head, tail)
     return bytes(out)
+
+
+def quoted_of(group: Group, one: Refused) -> bytes | None:
+    """What of a message is quoted to its publisher, as the table has it."""
+    at = one.row * places.STRIDE
+    if one.verdict == _UNSUPPORTED:
+        return headers.asked_for(group.data, group.numbers[at + places.HEADERS], group.numbers[at + places.HEADERS + 1])
+    if one.verdict == _BAD_SUBJECT:
+        return group.subject(one.row)
+    return b"%d" % one.partition if one.verdict == _ELSEWHERE else None
 
 
 def answers_alike(replies: bytes, body: bytes) -> bytes:

@@ -15,7 +15,7 @@ cdef bint is_plain(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) 
 cdef bint _is_wildcard(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 @cython.locals(size=Py_ssize_t, place=Py_ssize_t, first="unsigned char", code="unsigned int")
-cdef Py_ssize_t _character(const unsigned char* text, Py_ssize_t at, Py_ssize_t end, bint may_be_space) except -1
+cdef Py_ssize_t _character(const unsigned char* text, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.locals(at=Py_ssize_t, size=Py_ssize_t)
 cdef bint is_text(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1

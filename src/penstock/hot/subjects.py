@@ -27,7 +27,7 @@ JETSTREAM_ACKED = b"+ACK"
 
 
 def is_plain(text: bytes, begin: int, end: int) -> bool:
-    """Whether text[begin:end] is a plain subject: UTF-8, no wildcard, no empty token, no white space, not too long."""
+    """Whether text[begin:end] is a plain subject: UTF-8, no wildcard, no empty token, no space, not too long."""
     if not cython.compiled:
         return begin < end and are_plain((text[begin:end],))
     if begin >= end or end - begin > _SUBJECT_BYTES_MAX:
@@ -44,7 +44,7 @@ def is_plain(text: bytes, begin: int, end: int) -> bool:
                     return False
                 token = at
         else:
-            size = _character(text, at, end, False)
+            size = _character(text, at, end)
             if size == 0:
                 return False
             at += size
@@ -65,15 +65,15 @@ def is_text(text: bytes, begin: int, end: int) -> bool:
         return True
     at = begin
     while at < end:
-        size = 1 if text[at] < 0x80 else _character(text, at, end, True)
+        size = 1 if text[at] < 0x80 else _character(text, at, end)
         if size == 0:
             return False
         at += size
     return True
 
 
-def _character(text: bytes, at: int, end: int, may_be_space: bool) -> int:
-    """How many bytes the character at `at` has, which is not ASCII; 0 if it is not UTF-8 or may not be white space."""
+def _character(text: bytes, at: int, end: int) -> int:
+    """How many bytes the character at `at` has, which is not ASCII; 0 if it is not UTF-8."""
     first = text[at]
     size = 0 if first < 0xC2 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4 if first < 0xF5 else 0
     if size == 0 or end - at < size:
@@ -86,9 +86,7 @@ def _character(text: bytes, at: int, end: int, may_be_space: bool) -> int:
     # Longer than need be, half of a surrogate pair, or beyond Unicode: no UTF-8 either.
     if (size == 3 and code < 0x800) or 0xD800 <= code <= 0xDFFF:
         return 0
-    if (size == 4 and code < 0x10000) or code > 0x10FFFF:
-        return 0
-    return 0 if not may_be_space and memory.is_space(code) else size
+    return 0 if (size == 4 and code < 0x10000) or code > 0x10FFFF else size
 
 
 def is_reserved(text: bytes, begin: int, end: int) -> bool:

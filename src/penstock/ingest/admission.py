@@ -23,9 +23,11 @@ sequence, message id, last id, rollup, size.
 | `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
 | `Nats-TTL`                                | goes once so much time is over, where the stream allows it           |
 | `Nats-Rollup: sub|all`                    | those before it go, of its subject or all, where the stream allows it |
-| names that NATS or Penstock gives to what | stored, no effect                                                    |
-| it hands on                               |                                                                      |
-| every other `Nats-` or `Penstock-` name   | refused: it asks for something, now or in a later version            |
+| other `Nats-` names that request something | refused, without an effect: `Nats-Batch-`, `Nats-Schedule`, …        |
+| every other `Nats-` name                  | stored, no effect, as in JetStream                                   |
+| names that Penstock gives to what it      | stored, no effect                                                    |
+| hands on                                  |                                                                      |
+| every other `Penstock-` name              | refused: it requests something of a later version                    |
 
 A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
 
@@ -122,6 +124,8 @@ class Admission(msgspec.Struct):
     `errors` are those that every leader would give; `denials` depend on what this one has, and can: they say that a
     message is not stored, and that is so if no other broker leads.
     `undelivered`: why messages that a JetStream consumer delivers are not stored, by kind: one text of each.
+    `unheard` messages were refused whose publishers hear nothing, since they have no reply subject or want no ack;
+    `unheard_why` says for the first of them on which subject it was and why, in printable ASCII.
     `flags` are those of the batches that the rows become. For `duplicates`, `has_ids`, `rollup_row`, `needs_ids`,
     `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
     """
@@ -130,6 +134,8 @@ class Admission(msgspec.Struct):
     errors: list[bytes] = []  # msgspec makes one for each admission
     denials: bytes = b""
     dropped: dict[str, int] = {}
+    unheard: int = 0
+    unheard_why: str = ""
     duplicates: list[Refused] = []
     elsewhere: int = 0  # how many are duplicates of what another partition has; they are answered already
     of: Group | None = None  # what the rows of these are counted in
@@ -144,6 +150,12 @@ class Admission(msgspec.Struct):
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def note_unheard(self, count: int, subject: bytes, why: str) -> None:
+        """So many messages were refused and nobody hears it. `subject` and `why`: of the first."""
+        if not self.unheard:
+            self.unheard_why = f"on {str(subject)[2:-1]}: {why.encode('unicode_escape').decode()}"
+        self.unheard += count
 
 
 def admit(
@@ -205,6 +217,8 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
             kind = body_of(one.verdict, None)
             if kind not in out.undelivered:
                 out.undelivered[kind] = _description(kind, one.number)
+        if reason == REFUSED:
+            _note_unheard(found, body_of, out)
         if answers := refusals.answers(found.group, found.refused, body_of, quotes_max, rules.ack_head):
             if any(one.verdict in _OF_THIS_LEADER for one in found.refused):
                 out.denials = answers
@@ -238,6 +252,18 @@ def _refuse_too_large(message: TooLarge, rules: Rules, out: Admission) -> None:
         out.errors.append(acks.error_ack(rules.name, message.reply, error))
         if is_delivery:
             out.undelivered.setdefault(_body(verdicts.TOO_LARGE, None, rules), error.description)
+    else:
+        error = acks.message_too_large(message.size, rules.message_bytes_max)
+        out.note_unheard(1, message.subject, error.description)
+
+
+def _note_unheard(found: Sorted, body_of: BodyOf, out: Admission) -> None:
+    unheard = [one for one in found.refused if not one.is_answered]
+    if not unheard:
+        return
+    first = unheard[0]
+    why = _description(body_of(first.verdict, refusals.quoted_of(found.group, first)), first.number)
+    out.note_unheard(len(unheard), found.group.subject(first.row), why)
 
 
 def _description(body: bytes, number: int) -> str:

@@ -62,7 +62,7 @@ class Partition:
         "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
         "leads", "led_epoch", "listened_us", "log", "mending", "meters", "producers", "published", "refusal",
         "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated",
-        "undelivered_told", "vfs", "visit_us", "when_idle",
+        "undelivered_told", "unheard", "unheard_told_us", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -102,6 +102,7 @@ class Partition:
         self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self.undelivered_told: frozenset[bytes] = frozenset()  # kinds of refusals, since the stream's config changed
+        self.unheard, self.unheard_told_us = 0, 0  # refused without an answer since the log told so; when it may again
         self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
@@ -293,6 +294,8 @@ class Partition:
         if admission is None:
             return False
         self._tell_refused(admission, step)
+        if admission.unheard:
+            self._tell_unheard(admission, now, step)
         rows = admission.rows
         base_offset = self.log.log_end
         refusal: acks.AckError | None = None
@@ -362,6 +365,15 @@ class Partition:
                 self.undelivered_told |= {kind}
                 said = "what a JetStream consumer delivers is not stored, and is delivered again"
                 step.notices.append(f"{self.label}: {said}: {text}")
+
+    def _tell_unheard(self, admission: Admission, now: Now, step: Step) -> None:
+        """Have the log say that messages were refused and no publisher hears of it; not too often."""
+        self.unheard += admission.unheard
+        if now.elapsed_us < self.unheard_told_us:
+            return
+        text = f"refused {self.unheard} messages that asked for no ack, so no publisher heard of it; the last one"
+        step.notices.append(f"{self.label}: {text} {admission.unheard_why}")
+        self.unheard, self.unheard_told_us = 0, now.elapsed_us + limits.UNHEARD_TOLD_MS * 1_000
 
     def _deny(self, commands: bytes, step: Step) -> None:
         """Tell publishers that their messages are not stored; where others may lead, once none of them can have it."""
