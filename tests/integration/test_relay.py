@@ -252,3 +252,82 @@ async def test_who_holds_what_is_left_is_told(broker: BrokerProcess, client: aio
     assert out == ""
     assert "nothing was relayed: member " in err
     assert "of it reads partition 0, with 10 messages to go" in err
+
+
+@needs_time
+async def test_what_a_stream_refuses_ends_the_relay_and_is_not_committed(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    await client.create_stream("sessions", "sessions.>", allow_message_ttl=True, allow_rollup=True)
+    await client.create_stream("copies", "kept.>", max_message_bytes=1_000)
+    for number in range(10):
+        headers = {"Nats-TTL": "1h"} if number == 4 else {"Nats-Rollup": "sub"} if number == 7 else None
+        await client.publish(f"sessions.{number}", b"x" * (2_000 if number == 9 else 10), headers=headers)
+    arguments = ("sessions", "--to", "kept.{subject}", "--group", "once")
+
+    async def place() -> int | None:
+        found = await client.groups.offsets("once", "sessions")
+        return found[0].offset if found else None
+
+    for offset, said, without in (
+        (4, "per-message TTL is disabled (10166)", "Nats-TTL"),
+        (7, "rollup not permitted (10111)", "Nats-TTL,Nats-Rollup"),
+        (9, "message size exceeds maximum allowed", "Nats-*"),
+    ):
+        _, errors = await relay(broker, *arguments, code=1)
+        assert f"stream copies refuses the message at offset {offset} of partition 0: {said}" in errors
+        assert (await place() or 0) <= offset
+        arguments = (*arguments[:5], "--without", without)
+    await client.alter_stream("copies", max_message_bytes=10_000)
+    said, _ = await relay(broker, *arguments)
+    assert await place() == 10
+    kept = {message.subject async for message in client.messages("copies")}
+    assert kept == {f"kept.sessions.{number}" for number in range(10)}
+
+
+@needs_time
+async def test_duplicates_are_stored_already_and_told(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("once", "once.>")
+    await client.create_stream("again", "again.>")
+    for number in range(3):
+        await client.publish(f"once.{number}", b"v", headers={"Nats-Msg-Id": f"id{number}"})
+    said, _ = await relay(broker, "once", "--to", "again.{subject}", "--json")
+    assert (json.loads(said)["messages"], json.loads(said)["duplicates"]) == (3, 0)
+    _, errors = await relay(broker, "once", "--to", "again.{subject}")
+    assert "3 messages acked as duplicates" in errors
+    assert (await client.offsets("again", "latest")).offset == 3
+    _, errors = await relay(broker, "once", "--to", "again.{subject}", "--without", "Nats-Msg-Id")
+    assert "duplicates" not in errors
+    assert (await client.offsets("again", "latest")).offset == 6
+
+
+@needs_time
+async def test_streams_of_jetstream_have_to_ack_as_well(tmp_path: Path) -> None:
+    config = f"jetstream {{ store_dir: {tmp_path / 'store'} }}"
+    with (
+        running_nats(tmp_path / "nats", config) as server,
+        running_broker(tmp_path / "data", nats=server.url) as broker,
+    ):
+        async with await broker.client() as client:
+            await client.create_stream("short", "short.>", allow_message_ttl=True)
+            await client.publish("short.1", b"v")
+            await client.publish("short.2", b"v", headers={"Nats-TTL": "1h"})
+            await client.publish("short.3", b"v")
+            connection = await nats.connect(server.url)
+            js = connection.jetstream()
+            await js.add_stream(name="J", subjects=["j.>"])
+            _, errors = await relay(broker, "short", "--to", "j.{subject}", code=1)
+            assert "stream J refuses the message at offset 1 of partition 0" in errors
+            out, _ = await relay(broker, "short", "--to", "j.{subject}", "--without", "Nats-TTL", "--from", "1")
+            assert out.startswith("relayed 2 messages")
+            await connection.close()
+
+
+@needs_time
+async def test_an_ack_that_never_comes_ends_the_relay(broker: BrokerProcess, client: aio.Client) -> None:
+    await with_rows(client, "unacked", 3)
+    async with subscribed(broker.nats_url, "u"):
+        _, errors = await relay(broker, "unacked", "--to", "u", "--stored", "--timeout", "1s", code=1)
+        assert "no stream has acked the message at offset 0" in errors
+        out, _ = await relay(broker, "unacked", "--to", "u")
+        assert out.startswith("relayed 3 messages")

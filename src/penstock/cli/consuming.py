@@ -55,7 +55,9 @@ class Consuming:
             )
             try:
                 with self._consumer as consumer:
-                    yield from consumer
+                    # `yield from` would close the consumer where the caller fails, and that commits what is in hand.
+                    for batch in consumer:  # noqa: UP028
+                        yield batch
                 return
             except OffsetOutOfRange as error:
                 error.add_note(self._advice(error))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.config import Acks
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import overlap
 from penstock.cli import output, places
@@ -28,7 +29,8 @@ from penstock.cli.options import (
     examples,
 )
 from penstock.cli.read import all_partitions, as_group, place_of
-from penstock.cli.relay_frames import SubjectMapping, frames_of
+from penstock.cli.relay_answers import Answers, Storing
+from penstock.cli.relay_frames import SubjectMapping, frames_of, header_pattern
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,8 @@ EXAMPLES = examples(
     "penstock relay orders --to 'copies.{subject}' --group copies --follow",
 )
 _LOT_BYTES = 1 << 20
+_UNACKED_MAX = 4_000  # messages on their way to streams: nats-server refuses what JetStream has no room for (10,000)
+_RETRY_S = 0.2
 _RATE_PARTS = 20  # in a second, so that a rate is even
 _RATE = re.compile(r"([0-9][0-9_,]*)(?:/s)?")
 
@@ -107,6 +111,23 @@ def relay(
     partition: Annotated[
         int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
     ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(
+            "--without",
+            metavar="HEADER[,…]",
+            help="Leave these headers out, such as Nats-TTL,Nats-Rollup or 'Nats-Schedule*'.",
+        ),
+    ] = None,
+    stored: Annotated[
+        bool | None,
+        typer.Option(
+            "--stored/--not-stored",
+            help="Whether streams have to ack each message.  Default: those of this cluster and of JetStream that "
+            "store the target.",
+            show_default=False,
+        ),
+    ] = None,
     nats: Annotated[str | None, nats_option("The nats-server to publish to.  Default: what the broker says.")] = None,
     nats_creds: NatsCreds = None,
     as_json: Json = False,
@@ -123,20 +144,25 @@ def relay(
     that was killed goes on there, once the session of the killed one is over (10 s), and publishes again what it had
     published since (at least once). Subscribers that are away miss what is published, as always in NATS.
 
-    Where the target is stored by the stream itself, it is refused; other streams that store it are named.
+    Where the target is stored by the stream itself, it is refused; other streams that store it are named, and they
+    have to ack each message. A message that one of them refuses (a TTL, a rollup, its size) ends the relay: the
+    message is named, and nothing from there on is committed. What a stream acks as a duplicate, for its Nats-Msg-Id,
+    counts as stored, since a relay that goes on publishes again what it had published; their number is said at the end.
     """
     mapping, rate_max = SubjectMapping(to), _rate(rate)
+    left_out = header_pattern([name.strip() for name in (without or "").split(",") if name.strip()])
     from_place = places.parse_place(start)
     to_place = None if end is None else places.parse_place(end, takes_last=False)
     if to_place is not None and (follow or group is not None):
         raise typer.BadParameter("--until is for a relay that reads a range once: not with --follow or --group")
     urls, options = urls_of(nats), login_of(nats_creds)
-    relayed, is_done = _Relayed(), False
+    relayed, is_done = _Relayed(left_out), False
     why = f"stream {stream} holds no messages there; --follow waits for what comes"
     try:
         with connected(ctx, server, timeout, nats=urls) as (client, seconds):
             info = client.stream(stream, timeout=seconds)
-            _check_target(client, info, mapping, elsewhere=urls is not None, timeout=seconds)
+            elsewhere = urls is not None and not set(urls) <= set(client.nats_urls)
+            others = _check_target(client, info, mapping, elsewhere=elsewhere, stored=stored, timeout=seconds)
             if group is not None:
                 consuming = as_group(client, info, group, from_place, None, partition, seconds)
                 batches = consuming.batches(follow=follow, for_ever=follow)
@@ -148,11 +174,14 @@ def relay(
                 _opened(client.nats_urls, options, seconds) as (thread, nats_output),
                 output.progress("Relaying", total, noun="messages") as advance,
             ):
+                storing = thread.run(_storing(nats_output, info, mapping, others, stored=stored, elsewhere=elsewhere))
+                sending = _Sending(thread, nats_output, mapping, info, partition, storing, relayed, seconds)
                 for batch in batches:
-                    for part, pause_s in _paced(batch, rate_max):
-                        thread.run(nats_output.send(relayed.lots(part, mapping, info, partition, nats_output.size_max)))
+                    for part, pause_s in _paced(batch, rate_max, _UNACKED_MAX if nats_output.inbox else None):
+                        sending.send(part)
                         advance(relayed.messages)
                         time.sleep(pause_s)
+                thread.run(nats_output.end(waits=not storing.is_known))
             if group is not None and not relayed.messages:
                 why = consuming.why_nothing()
         is_done = True
@@ -162,18 +191,56 @@ def relay(
 
 
 def _check_target(
-    client: Client, info: StreamInfo, mapping: SubjectMapping, *, elsewhere: bool, timeout: float
-) -> None:
-    """ValueError for a loop; a note for other streams that store what is relayed."""
+    client: Client,
+    info: StreamInfo,
+    mapping: SubjectMapping,
+    *,
+    elsewhere: bool,
+    stored: bool | None,
+    timeout: float,
+) -> list[str]:
+    """What the other streams store that are to ack, as patterns, one for each ack. A note for each of them; ValueError
+    for a loop.
+    """
     if elsewhere:
-        say_note("note: whether a stream stores what is published at another NATS server, nobody looks")
-        return
+        if stored is None:
+            text = "note: whether a stream of Penstock stores what is published at another NATS server, nobody looks"
+            say_note(f"{text}; --stored waits for the ack of each message")
+        return []
     own = tuple(info.config.subject_of(number) for number in range(max(1, len(info.partitions))))
     mapping.refuse((info.subject, *own))
     target, _ = mapping.pattern(info.subject)
+    found = {}
     for other in client.streams(timeout=timeout):
         if other.stream_id != info.stream_id and not other.config.is_internal and overlap(other.subject, target):
             say_note(f"note: stream {other.name} stores {other.subject}, and so (some of) what is relayed to {target}")
+            if other.config.acks is Acks.REPLY:
+                for number in range(max(1, len(other.partitions))):
+                    pattern = other.config.subject_of(number)
+                    # The streams of a group are one queue group: each message is acked by one of them.
+                    found[other.config.group or other.name, pattern] = pattern
+            elif stored is not False:
+                say_note(f"note: stream {other.name} acks no such message, so what it refuses is only counted there")
+    return list(found.values())
+
+
+async def _storing(
+    nats_output: NatsOutput,
+    info: StreamInfo,
+    mapping: SubjectMapping,
+    others: list[str],
+    *,
+    stored: bool | None,
+    elsewhere: bool,
+) -> Storing:
+    """Whose acks are waited for; where there may be any, streams are asked to answer."""
+    if stored is False:
+        return Storing()
+    patterns = [*others, *await nats_output.jetstream_patterns(mapping.pattern(info.subject)[0])]
+    storing = Storing(patterns, at_least=1 if stored else 0)
+    if storing.is_known or elsewhere:
+        await nats_output.listen()
+    return storing
 
 
 def _batches(
@@ -204,60 +271,131 @@ def _total(client: Client, info: StreamInfo, partition: int | None, timeout: flo
     return sum((one.committed_end or 0) - (one.log_start or 0) for one in known)
 
 
-def _paced(batch: pa.RecordBatch, rate_max: int | None) -> Iterator[tuple[pa.RecordBatch, float]]:
-    """Parts of a batch, and how long to wait behind each."""
-    if rate_max is None:
-        yield batch, 0.0
-        return
-    rows = max(1, rate_max // _RATE_PARTS)
+def _paced(batch: pa.RecordBatch, rate_max: int | None, rows_max: int | None) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Parts of a batch, of `rows_max` rows at most, and how long to wait behind each."""
+    rows = min(rows_max or batch.num_rows, max(1, rate_max // _RATE_PARTS) if rate_max else batch.num_rows)
     due_s = time.monotonic()
     for begin in range(0, batch.num_rows, rows):
         part = batch.slice(begin, rows)
-        due_s += part.num_rows / rate_max
-        yield part, max(0.0, due_s - time.monotonic())
+        due_s += part.num_rows / rate_max if rate_max else 0.0
+        yield part, max(0.0, due_s - time.monotonic()) if rate_max else 0.0
+
+
+class _Sending:
+    """Publishes parts of batches, each until all have acked it who are to."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        nats_output: NatsOutput,
+        mapping: SubjectMapping,
+        info: StreamInfo,
+        partition: int | None,
+        storing: Storing,
+        relayed: _Relayed,
+        timeout_s: float,
+    ) -> None:
+        self._thread = thread
+        self._output = nats_output
+        self._mapping = mapping
+        self._info = info
+        self._partition = partition
+        self._storing = storing
+        self._relayed = relayed
+        self._timeout_s = timeout_s
+        self._attempt = 0
+
+    def send(self, part: pa.RecordBatch) -> None:
+        """OperationalError: nats-server or a stream refuses it. Unavailable: not confirmed, or not acked, in time."""
+        from penstock.client.batches import partition_of
+        from penstock.client.errors import Unavailable
+
+        said = partition_of(part)
+        number = (self._partition or 0) if said is None else said
+        left, give_up_s = part, time.monotonic() + self._timeout_s
+        while True:
+            answers = self._answers_to(left, number)
+            reply = f"{self._output.inbox}.{self._attempt}.{number}" if answers is not None else ""
+            lots = self._relayed.lots(left, self._mapping, self._info, number, self._output.size_max, reply)
+            self._thread.run(self._output.send(lots, answers))
+            if answers is not None:
+                self._relayed.duplicates += answers.duplicates
+            missing = None if answers is None else answers.first_missing
+            if missing is None:
+                break
+            assert answers is not None
+            if time.monotonic() > give_up_s:
+                raise Unavailable(f"the message at offset {missing} is not stored: {answers.later}")
+            # From there on again, in order: what is behind it may be there already, and comes twice.
+            begin = left.column("offset").to_pylist().index(missing)
+            if begin:
+                give_up_s = time.monotonic() + self._timeout_s
+            left = left.slice(begin)
+            time.sleep(_RETRY_S)
+        self._relayed.count(part, number)
+
+    def _answers_to(self, part: pa.RecordBatch, number: int) -> Answers | None:
+        if not self._output.inbox:
+            return None
+        self._attempt += 1
+        subjects = [self._mapping.of(subject) for subject in part.column("subject").to_pylist()]
+        needed = dict(zip(part.column("offset").to_pylist(), map(self._storing.acks_of, subjects), strict=True))
+        return Answers(self._attempt, number, needed)
 
 
 class _Relayed:
     """What was published so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, without: bytes | None) -> None:
         self.messages = 0
         self.headers_dropped = 0
+        self.duplicates = 0
+        self._without = without
         self._begin_s = time.monotonic()
         self._ends: dict[int, int] = {}
 
     def lots(
-        self, batch: pa.RecordBatch, mapping: SubjectMapping, info: StreamInfo, partition: int | None, size_max: int
+        self,
+        batch: pa.RecordBatch,
+        mapping: SubjectMapping,
+        info: StreamInfo,
+        partition: int,
+        size_max: int,
+        reply: str,
     ) -> Sequence[memoryview]:
         """The frames of a batch, in lots of about a MiB. OperationalError: a message is too large for NATS."""
-        from penstock.client.batches import partition_of
-
-        said = partition_of(batch)
-        number = (partition or 0) if said is None else said
         rows = max(1, batch.num_rows // math.ceil((batch.nbytes + 1) / _LOT_BYTES))
         lots = []
         for begin in range(0, batch.num_rows, rows):
-            made = frames_of(batch.slice(begin, rows), mapping, info.name, number)
+            part = batch.slice(begin, rows)
+            made = frames_of(part, mapping, info.name, partition, reply=reply, without=self._without)
             if made.size_max > size_max:
                 text = f"with its headers the message at offset {made.largest_offset} has {made.size_max:,} bytes"
                 raise OperationalError(f"{text}; nats-server takes {size_max:,} (its max_payload)")
             lots.append(made.data)
             self.headers_dropped += made.headers_dropped
-        self.messages += batch.num_rows
-        self._ends[number] = batch.column("offset")[-1].as_py() + 1
         return lots
+
+    def count(self, batch: pa.RecordBatch, partition: int) -> None:
+        """All of it is published, and acked where it is to be."""
+        self.messages += batch.num_rows
+        self._ends[partition] = batch.column("offset")[-1].as_py() + 1
 
     def say(self, stream: str, to: str, why: str, *, as_json: bool) -> None:
         """What was done, also where it was interrupted."""
         seconds = max(1e-3, time.monotonic() - self._begin_s)
         if as_json:
             ends = {str(number): end for number, end in sorted(self._ends.items())}
-            output.print_json({"stream": stream, "messages": self.messages, "seconds": round(seconds, 3), "ends": ends})
+            told = {"stream": stream, "messages": self.messages, "seconds": round(seconds, 3), "ends": ends}
+            output.print_json({**told, "duplicates": self.duplicates})
         elif self.messages:
             count = output.counted(self.messages, "message")
             say(f"relayed {count} of stream {stream} to {to}, {self.messages / seconds:,.0f} a second")
         else:
             say_note(f"nothing was relayed: {why}")
+        if self.duplicates:
+            what = "acked as duplicates: the stream had a message with their Nats-Msg-Id already"
+            say_note(f"note: {output.counted(self.duplicates, 'message')} {what} (--without Nats-Msg-Id stores each)")
         if self.headers_dropped:
             say_note(f"note: of {output.counted(self.headers_dropped, 'message')} the headers are no NATS header block")
 

@@ -5,7 +5,7 @@ what a publisher has expected of the stream that stored it (`Nats-Expected-…`)
 that is none (rows appended over the socket may have any bytes) is left out, and counted. Subjects are mapped once for
 each that is different.
 
-    HPUB <subject> <bytes of the headers> <bytes of all>␍␊
+    HPUB <subject> [<reply subject>] <bytes of the headers> <bytes of all>␍␊
     NATS/1.0␍␊ <the headers that it came with> Penstock-Stream: …␍␊ … ␍␊ <value> ␍␊
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.subjects import matches, overlap, subject_mistake
@@ -115,8 +116,31 @@ class Frames(NamedTuple):
     headers_dropped: int
 
 
-def frames_of(batch: pa.RecordBatch, mapping: SubjectMapping, stream: str, partition: int) -> Frames:
-    """The frames of all rows, in order. ValueError as of `SubjectMapping.of`."""
+def header_pattern(names: Sequence[str]) -> bytes | None:
+    """What matches lines with these header names; one that ends with * stands for all that begin so. ValueError."""
+    if not names:
+        return None
+    for name in names:
+        if re.fullmatch(r"[!-)+-9;-~]+\*?", name) is None:
+            raise ValueError(f"--without: {name!r} is no name of a header")
+    found = "|".join(re.escape(name.removesuffix("*")) + ("[^:\r\n]*" if name.endswith("*") else "") for name in names)
+    return rf"\r\n(?:{found}):[^\r\n]*".encode()
+
+
+def frames_of(
+    batch: pa.RecordBatch,
+    mapping: SubjectMapping,
+    stream: str,
+    partition: int,
+    *,
+    reply: str = "",
+    without: bytes | None = None,
+) -> Frames:
+    """The frames of all rows, in order. ValueError as of `SubjectMapping.of`.
+
+    `reply`: what the reply subjects begin with, before the offset; empty: there are none. `without`: the lines of
+    headers that are left out.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -128,7 +152,7 @@ def frames_of(batch: pa.RecordBatch, mapping: SubjectMapping, stream: str, parti
     def joined(*parts: object) -> pa.Array:
         return pc.binary_join_element_wise(*parts, pa.scalar(b"", binary))
 
-    said, dropped = _headers(batch)
+    said, dropped = _headers(batch, without)
     moments = pc.replace_substring(batch.column("timestamp").cast(pa.string()), " ", "T").cast(binary)
     head = joined(
         said,
@@ -145,7 +169,10 @@ def frames_of(batch: pa.RecordBatch, mapping: SubjectMapping, stream: str, parti
     sizes = pc.add(head_sizes, pc.binary_length(values))
     lines = (_subjects(batch.column("subject"), mapping), text(head_sizes), text(sizes))
     space, end = pa.scalar(b" ", binary), pa.scalar(b"\r\n", binary)
-    made = joined(pa.scalar(b"HPUB ", binary), lines[0], space, lines[1], space, lines[2], end, head, values, end)
+    replies = (pa.scalar(f"{reply}-".encode(), binary), text(batch.column("offset")), space) if reply else ()
+    made = joined(
+        pa.scalar(b"HPUB ", binary), lines[0], space, *replies, lines[1], space, lines[2], end, head, values, end
+    )
     size_max = pc.max(sizes).as_py()
     largest = batch.column("offset")[pc.index(sizes, size_max).as_py()].as_py()
     return Frames(memoryview(_bytes_of(made)), size_max, largest, dropped)
@@ -167,7 +194,7 @@ def _subjects(column: pa.Array, mapping: SubjectMapping) -> pa.Array:
     return mapped.take(coded.indices)
 
 
-def _headers(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
+def _headers(batch: pa.RecordBatch, without: bytes | None) -> tuple[pa.Array, int]:
     """The header block of each row without its last line end, with its key and what else has no header yet."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -180,8 +207,9 @@ def _headers(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
         dropped = pc.sum(pc.invert(is_block)).as_py() or 0  # of nulls nothing is dropped
         is_block = pc.fill_null(is_block, False)
         said = pc.if_else(is_block, pc.binary_slice(column, 0, -2), begin)
-        if pc.any(pc.match_substring_regex(said, _DROPPED)).as_py():
-            said = pc.replace_substring_regex(said, _DROPPED, b"")
+        for pattern in (_DROPPED, without):
+            if pattern is not None and pc.any(pc.match_substring_regex(said, pattern)).as_py():
+                said = pc.replace_substring_regex(said, pattern, b"")
     return _with_tombstones(_with_keys(said, batch.column("key")), batch.column("value")), dropped
 
 

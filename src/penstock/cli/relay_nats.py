@@ -8,19 +8,24 @@ again, and may come twice. What nats-server refuses (a permission, a size) ends 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from penstock.base.addresses import without_credentials
 from penstock.base.errors import OperationalError
+from penstock.cli.relay_answers import Answers
 from penstock.client.errors import Unavailable
 from penstock.client.publishing import first_connection, not_connected
 
 _PAUSE_S = 0.2
+_LOOK_UP_S = 2.0  # for JetStream to say which streams it has
+_LATE_S = 0.5  # for refusals at the end, where nobody knows whether a stream is there
 
 
 class NatsOutput:
@@ -32,6 +37,9 @@ class NatsOutput:
         self._connection = Client()
         self._refusal: Exception | None = None
         self._lost = asyncio.Event()  # the connection, since the last lot
+        self._inbox = ""
+        self._answers: Answers | None = None  # to what was sent last
+        self._answered = asyncio.Event()
 
     @property
     def size_max(self) -> int:
@@ -59,6 +67,48 @@ class NatsOutput:
         except (OSError, NatsError) as error:
             raise Unavailable(f"no connection to NATS at {self._shown}: {error}") from None
 
+    @property
+    def inbox(self) -> str:
+        """Where streams answer; empty until `listen`."""
+        return self._inbox
+
+    async def listen(self) -> None:
+        """Have streams answer what is sent."""
+        inbox = self._connection.new_inbox()
+        await self._connection.subscribe(f"{inbox}.>", cb=self._heard)
+        self._inbox = inbox
+
+    async def _heard(self, message: Msg) -> None:
+        if self._answers is not None:
+            status = message.headers.get("Status") if message.headers else None
+            self._answers.take(message.subject[len(self._inbox) + 1 :], status, message.data)
+            if self._answers.is_settled:
+                self._answered.set()
+
+    async def jetstream_patterns(self, target: str) -> list[str]:
+        """What the streams of JetStream store of `target`, as patterns; none where there is no JetStream."""
+        found: list[str] = []
+        total = 1
+        while len(found) < total:
+            body = json.dumps({"subject": target, "offset": len(found)}).encode()
+            try:
+                answer = await self._connection.request("$JS.API.STREAM.LIST", body, timeout=_LOOK_UP_S)
+                page = json.loads(answer.data)
+                configs = [one["config"] for one in page["streams"]]
+                total = page["total"]
+            except (NatsError, TimeoutError, ValueError, LookupError, TypeError):
+                break
+            if not configs:
+                break
+            found += [" ".join(one.get("subjects") or ()) for one in configs if not one.get("no_ack")]
+        return [pattern for one in found for pattern in one.split()]
+
+    async def end(self, *, waits: bool) -> None:
+        """OperationalError: a stream has refused something. `waits`: a little, for refusals that are on their way."""
+        if waits and self._answers is not None and self._answers.refused is None:
+            await asyncio.sleep(_LATE_S)
+        self._check_refused()
+
     async def _failed(self, error: Exception) -> None:
         if self._refusal is None and not isinstance(error, OSError):
             self._refusal = error
@@ -74,14 +124,33 @@ class NatsOutput:
     def _why(self) -> str:
         return f" ({self._refusal})" if self._refusal is not None else ""
 
-    async def send(self, lots: Sequence[memoryview]) -> None:
-        """Send whole frames, again where the connection broke meanwhile. Unavailable: not confirmed in time."""
+    async def send(self, lots: Sequence[memoryview], answers: Answers | None = None) -> None:
+        """Send whole frames, again where the connection broke meanwhile, and wait until all have acked who are to.
+
+        Unavailable: NATS has not confirmed it in time, or an ack is missing. OperationalError: a stream refuses it.
+        """
+        self._check_refused()
+        self._answers = answers
+        self._answered.clear()
         try:
             async with asyncio.timeout(self._timeout_s):
                 while not await self._sent(lots):  # noqa: ASYNC110 (it sends each time)
                     await asyncio.sleep(_PAUSE_S)
+                if answers is not None and not answers.is_settled:
+                    await self._answered.wait()
         except TimeoutError:
+            if answers is not None and answers.first_missing is not None:
+                raise Unavailable(f"no stream has acked the message at offset {answers.first_missing}") from None
             raise Unavailable(f"NATS at {self._shown} has not confirmed what was sent{self._why}") from None
+        self._check_refused()
+
+    def _check_refused(self) -> None:
+        refused = None if self._answers is None else self._answers.refused
+        if refused is not None:
+            who = f"stream {refused.stream}" if refused.stream else "a stream at the target"
+            where = f"the message at offset {refused.offset} of partition {refused.partition}"
+            text = f"{who} refuses {where}: {refused.text}. The relay stops there"
+            raise OperationalError(f"{text}; --without NAME publishes without a header, --from goes on behind it")
 
     async def _sent(self, lots: Sequence[memoryview]) -> bool:
         connection = self._connection

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.batch.schema import arrow_schema
-from penstock.cli.relay_frames import SubjectMapping, frames_of
+from penstock.cli.relay_frames import SubjectMapping, frames_of, header_pattern
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 ENDS = "Penstock-Stream: orders\r\nPenstock-Partition: 3\r\nPenstock-Offset: %d\r\nPenstock-Timestamp: %s\r\n\r\n"
@@ -137,3 +137,29 @@ def test_what_would_come_back_is_refused_at_once_or_message_by_message() -> None
     fine = SubjectMapping("d-{1}.y.z")
     fine.refuse(("*.x",))
     assert fine.of("a.x") == "d-a.y.z"
+
+
+def test_a_reply_subject_names_the_offset() -> None:
+    batch = batch_of((4, "orders.eu", None, b"a", None), (7, "orders.us", None, b"", None))
+    made = frames_of(batch, SubjectMapping("copies"), "orders", 3, reply="_INBOX.x.2.3")
+    lines = [line for line in bytes(made.data).split(b"\r\n") if line.startswith(b"HPUB")]
+    assert [line.split(b" ")[1:3] for line in lines] == [[b"copies", b"_INBOX.x.2.3-4"], [b"copies", b"_INBOX.x.2.3-7"]]
+
+
+def test_headers_are_left_out_by_name() -> None:
+    block = (
+        b"NATS/1.0\r\nNats-TTL: 1h\r\nNats-TTLs: no\r\nA: Nats-TTL: 1h\r\nNats-Schedule: x\r\nNats-Scheduler: y\r\n\r\n"
+    )
+    batch = batch_of((4, "orders.eu", None, b"a", block))
+    made = frames_of(
+        batch, SubjectMapping("copies"), "orders", 3, without=header_pattern(["Nats-TTL", "Nats-Schedule*", "a.c"])
+    )
+    ((_, headers, _),) = parsed(bytes(made.data))
+    assert headers.split(b"\r\n")[1:3] == [b"Nats-TTLs: no", b"A: Nats-TTL: 1h"]
+    assert b"Nats-Sched" not in headers
+
+
+@pytest.mark.parametrize("name", ["a b", "a:", "*", "a*b", "caf\u00e9", "a\r\n"])
+def test_what_is_no_name_of_a_header(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a header"):
+        header_pattern([name])

@@ -1,0 +1,136 @@
+"""What streams answer to what `penstock relay` publishes: which messages are acked, and which one is refused.
+
+Rules: pure; who connects is `relay_nats`. A reply subject is `<inbox>.<attempt>.<partition>-<offset>`. An answer that
+is not in JetStream's form is of a program that subscribes, and counts for nothing.
+
+| an answer                                     | what it means                                             |
+|-----------------------------------------------|-----------------------------------------------------------|
+| an ack                                        | a stream has the message                                  |
+| an ack with `duplicate`                       | the same: the stream has a message with this Nats-Msg-Id  |
+| an error of class 429 or 503, no responders   | not now: the message is published again                   |
+| any other error                               | refused: the relay ends                                   |
+
+A duplicate does not end the relay: after a crash it publishes again what the stream has already. It may also be another
+message with the same id; so duplicates are counted, and told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.base.subjects import matches
+
+_AGAIN = (429, 503)
+_NO_RESPONDERS = "503"
+
+
+class Refused(NamedTuple):
+    """A stream does not store a message."""
+
+    partition: int
+    offset: int
+    stream: str
+    text: str
+
+
+class Answer(NamedTuple):
+    """One answer of a stream. `error` is empty for an ack."""
+
+    stream: str
+    error: str = ""
+    is_for_now: bool = False
+    is_duplicate: bool = False
+
+
+class Storing:
+    """Who is known to store what is relayed: `patterns`, one for each ack; or at least one stream all of it."""
+
+    def __init__(self, patterns: Sequence[str] = (), *, at_least: int = 0) -> None:
+        self._patterns = tuple(patterns)
+        self._at_least = at_least
+        self._known: dict[str, int] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything of what is relayed has to be acked."""
+        return bool(self._patterns) or self._at_least > 0
+
+    def acks_of(self, subject: str) -> int:
+        """How many streams have to ack a message on this subject."""
+        found = self._known.get(subject)
+        if found is None:
+            if len(self._known) >= 65_536:
+                self._known.clear()
+            found = max(self._at_least, sum(matches(one, subject) for one in self._patterns))
+            self._known[subject] = found
+        return found
+
+
+class Answers:
+    """The answers to one lot of messages of a partition, which was sent as one attempt. `needed`: acks by offset."""
+
+    def __init__(self, attempt: int, partition: int, needed: dict[int, int]) -> None:
+        self.attempt = attempt
+        self.duplicates = 0
+        self.refused: Refused | None = None  # the first in the log of those that are known
+        self.later = ""  # why a message is to be published again
+        self._partition = partition
+        self._missing = {offset: count for offset, count in needed.items() if count}
+
+    def take(self, reply: str, status: str | None, data: bytes) -> None:
+        """An answer came on the reply subject that ends with `reply`: `<attempt>.<partition>-<offset>`."""
+        attempt, _, place = reply.partition(".")
+        partition, _, offset = place.partition("-")
+        if not (partition.isdecimal() and offset.isdecimal()):
+            return
+        if status == _NO_RESPONDERS:
+            if attempt == str(self.attempt) and int(offset) in self._missing:
+                self.later = "nobody listens there"
+            return
+        answer = parse(data)
+        if answer is None:
+            return
+        if answer.error and not answer.is_for_now:
+            refused = Refused(int(partition), int(offset), answer.stream, answer.error)
+            if self.refused is None or refused < self.refused:
+                self.refused = refused
+        elif attempt != str(self.attempt):
+            return  # of an attempt before: what it says of now, the answer to this one says
+        elif answer.error:
+            self.later = f"stream {answer.stream}: {answer.error}"
+        else:
+            self.duplicates += answer.is_duplicate
+            left = self._missing.get(int(offset), 0) - 1
+            if left > 0:
+                self._missing[int(offset)] = left
+            else:
+                self._missing.pop(int(offset), None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is waited for any more."""
+        return not self._missing or self.refused is not None or bool(self.later)
+
+    @property
+    def first_missing(self) -> int | None:
+        """The first offset that not all have acked who are to."""
+        return min(self._missing, default=None)
+
+
+def parse(data: bytes) -> Answer | None:
+    """An ack or an error of a stream, Penstock's or JetStream's; None for anything else."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("stream", ""), str):
+        return None
+    stream, error = found.get("stream", ""), found.get("error")
+    if isinstance(error, dict) and isinstance(error.get("code"), int) and "err_code" in error:
+        text = f"{error.get('description', 'no reason given')} ({error['err_code']})"
+        return Answer(stream, text, is_for_now=error["code"] in _AGAIN)
+    if not stream or not isinstance(found.get("seq"), int):
+        return None
+    return Answer(stream, is_duplicate=found.get("duplicate") is True)
