@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any, NamedTuple
 
 import nats
 import pytest
-from nats.js.api import RetentionPolicy, StreamConfig
+from nats.js.api import RetentionPolicy, StreamConfig, StreamSource
 
 import penstock
 from penstock import aio
-from tests.broker_process import BrokerProcess, running_broker, running_nats
+from penstock.base.config import StreamConfig as StreamConfigHere
+from penstock.client.placing import create_paused
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command, ended, launched
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
@@ -37,8 +40,8 @@ class Both(NamedTuple):
 
 
 @asynccontextmanager
-async def both(folder: Path) -> AsyncIterator[Both]:
-    config = f"jetstream {{ store_dir: {json.dumps(str(folder / 'js'))} }}"
+async def both(folder: Path, more: str = "") -> AsyncIterator[Both]:
+    config = f"jetstream {{ store_dir: {json.dumps(str(folder / 'js'))} }}\n{more}"
     with running_nats(folder / "nats", config) as server, running_broker(folder / "data", nats=server.url) as broker:
         connection = await nats.connect(server.url)
         try:
@@ -46,6 +49,13 @@ async def both(folder: Path) -> AsyncIterator[Both]:
                 yield Both(connection.jetstream(), broker, client)
         finally:
             await connection.close()
+
+
+async def until_seq(js: Any, stream: str, seq: int) -> None:
+    async def is_there() -> bool:
+        return bool((await js.stream_info(stream)).state.last_seq >= seq)
+
+    await eventually(is_there, f"JetStream's {stream} has sequence {seq}")
 
 
 async def check_same(js: Any, client: aio.Client, source: str, name: str, seqs: list[int]) -> None:
@@ -400,3 +410,73 @@ async def test_each_broker_of_a_cluster_has_to_hear_it(tmp_path: Path) -> None:
             await connection.close()
         finally:
             cluster.end()
+
+
+@needs_time
+async def test_messages_larger_than_one_pull_come_along(tmp_path: Path) -> None:
+    async with both(tmp_path, "max_payload: 16MB") as there:
+        js, broker, client = there
+        await js.add_stream(name="LARGE", subjects=["large.>"])
+        sizes = [10, 9 << 20, 10, (8 << 20) - 20, 10]
+        for number, size in enumerate(sizes):
+            await js.publish(f"large.{number}", bytes([number]) * size)
+        out, errors = await Both(js, broker, client).run("LARGE", "--as", "large")
+        assert "imported 5 messages" in out
+        assert [len(message.value) async for message in client.messages("large")] == sizes
+        limited = StreamConfigHere(name="small", subject="large.>", max_message_bytes=1_000)
+        with penstock.connect(broker.client_address) as other:
+            await asyncio.to_thread(create_paused, other, limited)
+        _, errors = await Both(js, broker, client).run("LARGE", "--as", "small", code=1)
+        assert "the message with sequence 2 cannot be stored: it has 9,437,184 bytes, and the limit is 1,000" in errors
+        assert "penstock stream alter small --max-message-bytes" in errors
+        assert (await client.offsets("small", "latest")).offset == 1, "what comes before it is there"
+
+
+@needs_time
+async def test_headers_without_an_effect_there_have_none_here(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await js.add_stream(StreamConfig(name="FROM", subjects=["f.>"], allow_rollup_hdrs=True, allow_msg_ttl=True))
+        await js.add_stream(StreamConfig(name="PLAIN", subjects=["p.>"]))
+        await js.add_stream(StreamConfig(name="COPY", mirror=StreamSource(name="FROM")))
+        sent = [("f.1", {}), ("f.1", {"Nats-TTL": "1h"}), ("f.2", {}), ("f.3", {"Nats-TTL": "never"})]
+        for subject, headers in sent:
+            await js.publish(subject, b"v", headers=headers)
+        await js.publish("f.2", b"v", headers={"Nats-Rollup": "sub"})
+        await until_seq(js, "COPY", 5)
+        run = Both(js, broker, client).run
+        out, _ = await run("COPY", "--as", "copied", "--subject", "f.>")
+        assert "imported " in out
+        assert not (await client.stream("copied")).config.allow_message_ttl
+        found = [(one.subject, dict(one.headers or {})) async for one in client.messages("copied")]
+        there = [await js.get_msg("COPY", one.offset + 1) async for one in client.messages("copied")]
+        assert found == [(one.subject, one.headers or {}) for one in there]
+        assert ("f.1", {"Nats-TTL": "1h"}) in found
+        assert found[-1] == ("f.2", {"Nats-Rollup": "sub"})
+        assert "imported 0 messages" in (await run("COPY", "--as", "copied", "--subject", "f.>"))[0]
+
+
+@needs_time
+async def test_subjects_that_cannot_be_stored_are_named_and_passed_over(tmp_path: Path) -> None:
+    async with both(tmp_path) as (js, broker, client):
+        await js.add_stream(name="BYTES", subjects=["b.>"])
+        host, _, port = broker.nats_url.removeprefix("nats://").rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as raw:
+            raw.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\n')
+            for subject in (b"b.1", b"b.caf\xe9", "b.a\u00a0b".encode(), b"b.\xff", b"b.5"):
+                raw.sendall(b"PUB %s 1\r\nx\r\n" % subject)
+            raw.sendall(b"PING\r\n")
+            received = b""
+            while b"PONG" not in received:
+                received += raw.recv(65_536)
+        await until_seq(js, "BYTES", 5)
+        run = Both(js, broker, client).run
+        for _ in range(2):
+            _, errors = await run("BYTES", "--as", "named", code=1)
+            assert "the message with sequence 2 cannot be stored: its subject 'b.caf\\xe9' is not UTF-8" in errors
+            assert "--skip-unstorable passes over such messages" in errors
+            assert [one.subject async for one in client.messages("named")] == ["b.1"]
+        out, errors = await run("BYTES", "--as", "named", "--skip-unstorable", "--json")
+        assert json.loads(out)["skipped"] == 2
+        assert "sequence 4 is passed over: its subject 'b.\\xff' is not UTF-8" in errors
+        found = [(one.offset + 1, one.subject) async for one in client.messages("named")]
+        assert found == [(1, "b.1"), (3, "b.a\u00a0b"), (5, "b.5")]

@@ -81,6 +81,14 @@ def import_stream(
             help="Have JetStream store its subject no longer, import the rest, and have Penstock store it. Asks first.",
         ),
     ] = False,
+    skip: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unstorable",
+            help="Pass over messages that a stream here cannot hold, and name them: a subject that is not UTF-8 or not "
+            "the stream's, a size over its limit.  Default: stop before the first of them.",
+        ),
+    ] = False,
     domain: Annotated[
         str | None,
         typer.Option("--js-domain", metavar="NAME", help="JetStream's domain.", rich_help_panel=CONNECTION_PANEL),
@@ -99,6 +107,9 @@ def import_stream(
 
     The message with JetStream's sequence 42 gets offset 41, so that its PubAck says 42 here, too; what was deleted
     there is missing here. The stream is made with what JetStream's config says, and is paused: nobody listens for it.
+
+    A Nats-TTL or a Nats-Rollup that the stream does not allow comes along without an effect, as there. Before a message
+    that the stream here cannot hold, the command stops and names it; see --skip-unstorable.
 
     It can be interrupted at any time, and run again: it goes on where the stream here ends; nothing comes twice. Run
     it while JetStream is used, as often as you like; each time brings what has come since.
@@ -120,7 +131,7 @@ def import_stream(
         for note in mapped.notes:
             say_note(f"note: {note}")
         filtered = None if subject is None or [subject] == info.config.get("subjects") else subject
-        job = _Job(client, thread, js, source, filtered, seconds, course)
+        job = _Job(client, thread, js, source, filtered, seconds, course, skip)
         if cut_over:
             check_is_heard(client, thread, js, source, seconds)
         stream = job.target(mapped)
@@ -172,6 +183,8 @@ class Done(NamedTuple):
     end: int
     looked_to: int
     raised: int
+    skipped: int
+    skips_told: tuple[tuple[int, str], ...]
 
 
 class _Job(NamedTuple):
@@ -184,6 +197,7 @@ class _Job(NamedTuple):
     subject: str | None
     timeout_s: float
     course: _Course
+    skips: bool
 
     def target(self, mapped: jetstream_config.Mapped) -> StreamInfo:
         """The stream here; made where it is not there. OperationalError: it takes messages."""
@@ -209,7 +223,12 @@ class _Job(NamedTuple):
 
         placer = Placer(self.client, stream, timeout=max(self.timeout_s, _PUT_TIMEOUT_S))
         self.course.stream, self.course.end = stream.name, placer.end
-        rows = Rows(self._last_us(stream, placer))
+        rows = Rows(
+            self._last_us(stream, placer),
+            pattern=stream.subject,
+            bytes_max=stream.config.max_message_bytes,
+            skips=self.skips,
+        )
         if placer.end > info.state.last_seq:
             text = f"stream {stream.name} goes up to sequence {placer.end}, and JetStream's {self.source} up to"
             raise OperationalError(f"{text} {info.state.last_seq}: it is another one")
@@ -219,9 +238,10 @@ class _Job(NamedTuple):
         if info.state.first_seq > 1:
             placer.give_up_before(min(info.state.first_seq - 1, placer.end))
         if placer.end < info.state.last_seq and self.subject is None:
-            text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were deleted"
+            gone = "passed over or deleted" if rows.skipped else "deleted"
+            text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were {gone}"
             say_note(f"note: {text}: the next message here gets {placer.end + 1}")
-        return Done(messages, placer.end, info.state.last_seq, rows.raised)
+        return Done(messages, placer.end, info.state.last_seq, rows.raised, rows.skipped, tuple(rows.skips_told))
 
     def switch(self, stream: StreamInfo, info: Info, done: Done) -> Done:
         """Take the subject from JetStream, bring the rest, and have the stream here store it."""
@@ -231,20 +251,39 @@ class _Job(NamedTuple):
         self.client.resume_stream(stream, timeout=self.timeout_s)
         self.course.is_aside = False
         _check_rest(self.thread.run(self.js.info(self.source)), stream, rest)
-        return done._replace(messages=done.messages + rest.messages, end=rest.end, raised=done.raised + rest.raised)
+        return done._replace(
+            messages=done.messages + rest.messages,
+            end=rest.end,
+            raised=done.raised + rest.raised,
+            skipped=done.skipped + rest.skipped,
+            skips_told=done.skips_told + rest.skips_told,
+        )
 
     def _put(self, placer: Placer, info: Info, rows: Rows) -> int:
         """Rows as they come; the one that may be the last is held back, for it covers what was deleted behind it."""
+        from penstock.cli.jetstream import UnstorableError
+
         source = _iterate(self.thread, self.js.batches(info, placer.end + 1, rows, self.subject))
         messages, held = 0, None
         with closing(source), output.progress("Importing", info.state.messages, noun="messages") as advance:
-            for batch in source:
+            try:
+                for batch in source:
+                    if held is not None:
+                        placer.put(held, held.column("offset")[-1].as_py() + 1)
+                        self.course.end = placer.end
+                    held = batch
+                    messages += batch.num_rows
+                    advance(messages)
+            except UnstorableError as error:
                 if held is not None:
-                    placer.put(held, held.column("offset")[-1].as_py() + 1)
+                    placer.put(held, error.seq - 1)
                     self.course.end = placer.end
-                held = batch
-                messages += batch.num_rows
-                advance(messages)
+                error.add_note("what comes before it is imported; --skip-unstorable passes over such messages")
+                if error.is_large:
+                    error.add_note(
+                        f"`penstock stream alter {self.course.stream} --max-message-bytes` may raise the limit"
+                    )
+                raise
             if held is not None:
                 placer.put(held, info.state.last_seq)
         return messages
@@ -332,9 +371,13 @@ def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_j
     if done.raised:
         count = output.counted(done.raised, "message")
         say_note(f"note: JetStream's clock went back: {count} got the time of the message before")
+    for seq, why in done.skips_told:
+        say_note(f"note: the message with sequence {seq} is passed over: {why}")
+    if done.skipped > len(done.skips_told):
+        say_note(f"note: {done.skipped:,} messages were passed over; these are the first")
     if as_json:
         told = {"stream": stream.name, "from": source, "messages": done.messages, "last_sequence": done.end}
-        output.print_json({**told, "is_cut_over": is_cut_over})
+        output.print_json({**told, "is_cut_over": is_cut_over, "skipped": done.skipped})
         return
     say(f"imported {output.counted(done.messages, 'message')} of {source}; {stream.name} has it up to {done.end}")
     if is_cut_over:

@@ -10,6 +10,8 @@ asked for by its sequence. Header blocks are kept byte for byte, so they are tak
 | timestamp           | its time, to the microsecond; never going back |
 | subject, headers    | the same                                     |
 | key, tombstone      | what `Penstock-Key…` and `-Tombstone` say    |
+
+A message that the stream here cannot hold (`UnstorableError`) is named, and read past only where that is asked for.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ import msgspec
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from penstock.base import limits
 from penstock.base.addresses import without_credentials
 from penstock.base.errors import OperationalError
+from penstock.base.subjects import matches, subject_mistake
 from penstock.cli.jetstream_config import ORIGIN
 from penstock.client.errors import Unavailable
 from penstock.client.publishing import first_connection, not_connected
@@ -39,12 +43,16 @@ if TYPE_CHECKING:
 _ROWS_MAX = 16_384
 _BYTES_MAX = 4 << 20
 _ASKED_AT_ONCE = 4_000
+_SUBJECTS_KNOWN_MAX = 65_536
 _PAUSE_S = 0.1  # between two messages that are to be acked
 _IDLE_NS = 60 * 10**9  # so long a consumer lives that nobody asks
 _SUBJECT, _REPLY, _HEADERS, _VALUE = range(4)
 _NO_MESSAGE = 10037
 _NO_STREAM = 10059
 _NO_MORE = b"NATS/1.0 404"
+_OVER_MAX_BYTES = b"NATS/1.0 409 Message Size Exceeds MaxBytes"
+_REPLACED = "\ufffd"  # what the server's JSON has for a byte that is not UTF-8
+_SKIPPED_TOLD_MAX = 100
 _GIVES_AWAY = ("workqueue", "interest")
 
 Delivery = tuple[bytes, bytes, bytes, bytes]
@@ -98,12 +106,32 @@ class _StoredAnswer(msgspec.Struct):
     message: _Stored
 
 
-class Rows:
-    """Messages on their way to a batch; times that go back are raised, and counted."""
+class UnstorableError(OperationalError):
+    """The stream here cannot hold a message of JetStream's; `seq` is its sequence. `is_large`: for its size."""
 
-    def __init__(self, last_us: int) -> None:
-        self.raised = 0
+    def __init__(self, seq: int, why: str, *, is_large: bool) -> None:
+        super().__init__(f"the message with sequence {seq} cannot be stored: {why}")
+        self.seq = seq
+        self.is_large = is_large
+
+
+class Rows:
+    """Messages on their way to a batch; times that go back are raised, and counted.
+
+    `pattern` and `bytes_max` are of the stream here. `skips`: what it cannot hold is passed over, and counted in
+    `skipped`; `skips_told` says why for the first of them.
+    """
+
+    def __init__(
+        self, last_us: int, *, pattern: str = ">", bytes_max: int = limits.MESSAGE_BYTES_MAX, skips: bool = False
+    ) -> None:
+        self.raised = self.skipped = 0
+        self.skips_told: list[tuple[int, str]] = []
         self._last_us = last_us
+        self._pattern = pattern
+        self._bytes_max = bytes_max
+        self._skips = skips
+        self._subjects: dict[bytes, tuple[str, str]] = {}  # as text, and why it cannot be stored
         self._clear()
 
     def _clear(self) -> None:
@@ -118,15 +146,32 @@ class Rows:
         """Whether it is to be put."""
         return len(self) >= _ROWS_MAX or self.size_bytes >= _BYTES_MAX
 
-    def add(self, seq: int, timestamp_us: int, subject: str, headers: bytes | None, value: bytes) -> None:
-        """One message, behind all others."""
+    def add(self, seq: int, timestamp_us: int, subject: bytes, headers: bytes | None, value: bytes) -> None:
+        """One message, behind all others. UnstorableError."""
+        text, why = self._text(subject)
+        key, kept = (None, value) if not headers or b"Penstock-" not in headers else _honoured(headers, value)
+        large = _size_mistake(len(value), len(headers or b""), len(key or b""), self._bytes_max)
+        if (why or large) and not self._skips:
+            raise UnstorableError(seq, why or large, is_large=not why)
+        if why or large:
+            self.skipped += 1
+            if len(self.skips_told) < _SKIPPED_TOLD_MAX:
+                self.skips_told.append((seq, why or large))
+            return
         if timestamp_us < self._last_us:
             timestamp_us, self.raised = self._last_us, self.raised + 1
         self._last_us = timestamp_us
-        key, kept = (None, value) if not headers or b"Penstock-" not in headers else _honoured(headers, value)
-        for column, one in zip(self._columns, (seq - 1, timestamp_us, subject, key, kept, headers), strict=True):
+        for column, one in zip(self._columns, (seq - 1, timestamp_us, text, key, kept, headers), strict=True):
             column.append(one)
         self.size_bytes += len(value) + len(headers or b"") + len(subject)
+
+    def _text(self, subject: bytes) -> tuple[str, str]:
+        found = self._subjects.get(subject)
+        if found is None:
+            if len(self._subjects) >= _SUBJECTS_KNOWN_MAX:
+                self._subjects.clear()
+            found = self._subjects[subject] = _subject_text(subject, self._pattern)
+        return found
 
     def take(self) -> pa.RecordBatch:
         """A batch of them all."""
@@ -140,6 +185,27 @@ class Rows:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _subject_text(subject: bytes, pattern: str) -> tuple[str, str]:
+    try:
+        text = subject.decode()
+    except UnicodeDecodeError:
+        return "", f"its subject {str(subject)[1:]} is not UTF-8"
+    if (mistake := subject_mistake(text)) is not None:
+        return "", mistake
+    return text, "" if matches(pattern, text) else f"its subject {text!r} is not on {pattern!r}"
+
+
+def _size_mistake(value_bytes: int, header_bytes: int, key_bytes: int, bytes_max: int) -> str:
+    for size, limit, what in (
+        (value_bytes + header_bytes, bytes_max, "it has"),
+        (header_bytes, limits.HEADER_BLOCK_BYTES_MAX, "its headers have"),
+        (key_bytes, limits.KEY_BYTES_MAX, "its key has"),
+    ):
+        if size > limit:
+            return f"{what} {size:,} bytes, and the limit is {limit:,}"
+    return ""
+
+
 def _honoured(headers: bytes, value: bytes) -> tuple[bytes | None, bytes | None]:
     """Key and value of a message that was meant for Penstock."""
     said = Headers(headers)
@@ -147,7 +213,10 @@ def _honoured(headers: bytes, value: bytes) -> tuple[bytes | None, bytes | None]
     if (text := said.get("Penstock-Key")) is not None:
         key = text.encode("utf-8", "surrogateescape")
     elif (coded := said.get("Penstock-Key-Base64")) is not None:
-        key = base64.b64decode(coded)
+        try:
+            key = base64.b64decode(coded, validate=True)
+        except ValueError:
+            key = None  # JetStream stores such a header like any other
     is_tombstone = said.get(TOMBSTONE_HEADER) == "1" and not value
     return key or None, None if is_tombstone else value
 
@@ -277,12 +346,18 @@ class JetStream:
         """What it holds from `first_seq` up to its last sequence in `info`; of a `subject`, if one is given."""
         gives_away = info.config.get("retention") in _GIVES_AWAY
         source = self._one_by_one if gives_away else self._consumed
-        async with aclosing(source(info, first_seq, rows, subject)) as found:
-            async for _ in found:
-                if rows.is_full:
-                    yield rows.take()
+        refused: UnstorableError | None = None
+        try:
+            async with aclosing(source(info, first_seq, rows, subject)) as found:
+                async for _ in found:
+                    if rows.is_full:
+                        yield rows.take()
+        except UnstorableError as error:
+            refused = error
         if len(rows):
             yield rows.take()
+        if refused is not None:
+            raise refused
 
     async def _one_by_one(
         self, info: Info, first_seq: int, rows: Rows, subject: str | None
@@ -293,7 +368,10 @@ class JetStream:
             if found is None or found.seq > info.state.last_seq:
                 return
             headers = base64.b64decode(found.hdrs) if found.hdrs else None
-            rows.add(found.seq, found.timestamp_us, found.subject, headers, base64.b64decode(found.data))
+            name_of = found.subject.encode()
+            if _REPLACED in found.subject:
+                name_of = found.subject.encode("latin-1", "replace").replace(b"?", b"\xff")  # no UTF-8 there either
+            rows.add(found.seq, found.timestamp_us, name_of, headers, base64.b64decode(found.data))
             seq = found.seq + 1
             yield
 
@@ -329,12 +407,15 @@ class JetStream:
             await self._ask(f"CONSUMER.DELETE.{name}.{made['name']}")
 
     async def _pulled(self, ask: str, inbox: str, info: Info, rows: Rows) -> AsyncGenerator[None, None]:
-        body = msgspec.json.encode({"batch": _ASKED_AT_ONCE, "max_bytes": 2 * _BYTES_MAX, "no_wait": True})
+        many = msgspec.json.encode({"batch": _ASKED_AT_ONCE, "max_bytes": 2 * _BYTES_MAX, "no_wait": True})
+        one = msgspec.json.encode({"batch": 1, "no_wait": True})  # of any size
+        body = many
         came, last_seq, seen = self._connection.came, info.state.last_seq, 0
         while True:
             reply = f"{inbox}.{next(self._numbers)}"
             await self._connection.publish(ask, body, reply=reply)
-            left, before = _ASKED_AT_ONCE, seen
+            left, before = _ASKED_AT_ONCE if body is many else 1, seen
+            body = many
             while left:
                 try:
                     delivery = await asyncio.wait_for(came.get(), self._timeout_s)
@@ -343,7 +424,9 @@ class JetStream:
                 if not delivery[_REPLY]:  # a status: a request is served
                     if delivery[_SUBJECT] != reply.encode():
                         continue
-                    if seen == before and not delivery[_HEADERS].startswith(_NO_MORE):
+                    if seen == before and delivery[_HEADERS].startswith(_OVER_MAX_BYTES):
+                        body = one
+                    elif seen == before and not delivery[_HEADERS].startswith(_NO_MORE):
                         said = delivery[_HEADERS].split(b"\r\n")[0].decode("utf-8", "replace")
                         raise OperationalError(f"JetStream at {self.shown} gives no further message: {said}")
                     break
@@ -351,12 +434,12 @@ class JetStream:
                 if seq > last_seq:
                     return
                 headers = delivery[_HEADERS] or None
-                rows.add(seq, timestamp_us, delivery[_SUBJECT].decode(), headers, delivery[_VALUE])
+                rows.add(seq, timestamp_us, delivery[_SUBJECT], headers, delivery[_VALUE])
                 left, seen = left - 1, seq
                 yield
                 if seq == last_seq:
                     return
-            if seen == before:
+            if seen == before and body is many:
                 return  # the last ones were deleted
 
 

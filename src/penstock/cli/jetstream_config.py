@@ -86,8 +86,8 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             fields[here] = value
     if (age_ns := int(config.get("max_age") or 0)) > 0:
         fields["max_age_ms"] = max(1, age_ns // _NS_OF_MS)
-    if (size := int(config.get("max_msg_size") or -1)) > 0:
-        fields["max_message_bytes"] = min(size, limits.MESSAGE_BYTES_MAX)
+    size = int(config.get("max_msg_size") or -1)
+    fields["max_message_bytes"] = min(size, limits.MESSAGE_BYTES_MAX) if size > 0 else limits.MESSAGE_BYTES_MAX
     window_ns = int(config.get("duplicate_window") or 0)
     fields["dedup_window_ms"] = max(1, window_ns // _NS_OF_MS) if window_ns > 0 else None
     fields["storage"] = Storage.MEMORY if config.get("storage") == "memory" else Storage.FILE

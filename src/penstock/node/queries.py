@@ -219,8 +219,12 @@ class RowRules(NamedTuple):
         subject = config.subject_of(partition)
         return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup, own)
 
-    def check(self, rows: Rows) -> Asked:
-        """What checked rows ask for; RemoteError too_large, bad_request if one of them cannot be stored."""
+    def check(self, rows: Rows, *, are_placed: bool = False) -> Asked:
+        """What checked rows ask for; RemoteError too_large, bad_request if one of them cannot be stored.
+
+        `are_placed`: they were stored elsewhere. What a stream there had without an effect, since it did not allow it
+        or could not read it, has none here either.
+        """
         if (refused := rows.refused_subject(self.subject.encode())) is not None:
             subject = refused.decode()
             mistake = subject_mistake(subject)
@@ -236,6 +240,9 @@ class RowRules(NamedTuple):
                 text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
         asked = rows.asked()
+        if are_placed:
+            allowed = asked if self.allows_ttls else asked._replace(has_ttls=False)
+            return allowed if self.allows_rollups else allowed._replace(has_rollups=False, rollup_row=-1)
         if asked.is_bad:
             text = (
                 "a Nats-TTL is neither seconds, nor a duration such as 1h30m of a second at least, nor 'never'; or a "
@@ -307,7 +314,7 @@ class CheckAppend:
         if rows.has_empty_key():
             self.raw = memoryview(codec.without_empty_keys(self.raw))
             rows = codec.check_values(self.raw)
-        asked = self.rules.check(rows)
+        asked = self.rules.check(rows, are_placed=self.keeps_numbers)
         if self.rules.own is not None:
             self.rules.own.check(codec.read_rows(self.raw))  # it gets numbers of ours
         if self.rules.allowed is not None:

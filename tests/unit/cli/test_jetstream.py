@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.config import Acks, Compression, Storage
 from penstock.batch.schema import arrow_schema
-from penstock.cli.jetstream import Rows, place_of
+from penstock.cli.jetstream import Rows, UnstorableError, place_of
 from penstock.cli.jetstream_config import mapped
 from penstock.client.errors import InvalidConfig
 
@@ -18,10 +19,10 @@ def test_the_place_of_a_delivery_is_in_its_reply_subject() -> None:
 
 def test_rows_have_the_schema_of_the_log_and_times_never_go_back() -> None:
     rows = Rows(last_us=1_000)
-    rows.add(5, 900, "a", None, b"1")
-    rows.add(7, 2_000, "a.b", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"2")
-    rows.add(8, 1_999, "a", b"NATS/1.0\r\nPenstock-Key: k\r\n\r\n", b"3")
-    rows.add(9, 2_001, "a", b"NATS/1.0\r\nPenstock-Key-Base64: /wA=\r\nPenstock-Tombstone: 1\r\n\r\n", b"")
+    rows.add(5, 900, b"a", None, b"1")
+    rows.add(7, 2_000, b"a.b", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"2")
+    rows.add(8, 1_999, b"a", b"NATS/1.0\r\nPenstock-Key: k\r\n\r\n", b"3")
+    rows.add(9, 2_001, b"a", b"NATS/1.0\r\nPenstock-Key-Base64: /wA=\r\nPenstock-Tombstone: 1\r\n\r\n", b"")
     assert (len(rows), rows.raised) == (4, 2)
     batch = rows.take()
     assert batch.schema == arrow_schema()
@@ -31,6 +32,43 @@ def test_rows_have_the_schema_of_the_log_and_times_never_go_back() -> None:
     assert batch.column("value").to_pylist() == [b"1", b"2", b"3", None]
     assert batch.column("headers").to_pylist()[1] == b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
     assert (len(rows), rows.size_bytes) == (0, 0)
+
+
+UNSTORABLE = [
+    (b"a.caf\xe9", None, b"", r"its subject 'a.caf\xe9' is not UTF-8"),
+    (b"a.\x07", None, b"", "holds white space or a control character"),
+    (b"b", None, b"", "its subject 'b' is not on 'a.>'"),
+    (b"a.b", None, b"x" * 101, "it has 101 bytes, and the limit is 100"),
+    (b"a.b", b"NATS/1.0\r\nA: b\r\n\r\n", b"x" * 90, "it has 108 bytes, and the limit is 100"),
+]
+
+
+@pytest.mark.parametrize(("subject", "headers", "value", "why"), UNSTORABLE)
+def test_what_a_stream_cannot_hold_is_named_or_passed_over(
+    subject: bytes, headers: bytes | None, value: bytes, why: str
+) -> None:
+    rows = Rows(0, pattern="a.>", bytes_max=100)
+    with pytest.raises(UnstorableError) as refused:
+        rows.add(5, 900, subject, headers, value)
+    assert str(refused.value).startswith("the message with sequence 5 cannot be stored: ")
+    assert why in str(refused.value)
+    assert (refused.value.seq, refused.value.is_large, len(rows)) == (5, "limit" in why, 0)
+    skipping = Rows(0, pattern="a.>", bytes_max=100, skips=True)
+    skipping.add(5, 900, subject, headers, value)
+    skipping.add(6, 901, "a.\u00a0".encode(), None, b"x" * 100)
+    assert (len(skipping), skipping.skipped, [seq for seq, _ in skipping.skips_told]) == (1, 1, [5])
+    assert skipping.take().column("offset").to_pylist() == [5]
+
+
+def test_a_key_that_is_no_base64_is_a_header_like_others() -> None:
+    rows = Rows(0)
+    rows.add(1, 1, b"a", b"NATS/1.0\r\nPenstock-Key-Base64: no base64\r\n\r\n", b"1")
+    assert rows.take().column("key").to_pylist() == [None]
+
+
+def test_without_a_limit_there_the_most_is_the_limit_here() -> None:
+    found = mapped(PLAIN, name="o", subject=None, replicas=None, brokers=1).config()
+    assert found.max_message_bytes == limits.MESSAGE_BYTES_MAX
 
 
 PLAIN = {"name": "ORDERS", "subjects": ["orders.>"], "retention": "limits", "num_replicas": 1}

@@ -188,9 +188,35 @@ def test_the_rules_of_the_stream_hold_for_them() -> None:
     broker = paused(max_message_bytes=30)
     assert refused(broker, message(0, 5, (2, 10, b"x" * 31))).code == ErrorCode.TOO_LARGE
     assert "is not one of this stream's" in refused(broker, message(0, 5, (2, 10, b"x"), subject="t")).message
-    block = b"NATS/1.0\r\nNats-TTL: 5\r\n\r\n"
-    assert "see allow_message_ttl" in refused(broker, message(0, 5, (2, 10, b"x"), headers=[block])).message
     assert rows(broker) == []
+
+
+ASKING = [
+    b"NATS/1.0\r\nNats-TTL: 5\r\n\r\n",
+    b"NATS/1.0\r\nNats-TTL: soon\r\n\r\n",
+    b"NATS/1.0\r\nNats-Rollup: sub\r\n\r\n",
+    b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n",
+    b"NATS/1.0\r\nNats-Rollup: some\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("config", [{}, {"allow_message_ttl": True}, {"allow_rollup": True}])
+def test_what_a_stream_does_not_allow_is_kept_and_has_no_effect(config: dict[str, bool]) -> None:
+    broker = paused(**config)
+    blocks = [block for block in ASKING if not _works(block, config)]
+    given = [(number, 1, b"x") for number in range(len(blocks))]
+    put(broker, 0, len(blocks), *given, headers=blocks)
+    resume(broker)
+    broker.settle()
+    broker.tick(60_000)
+    broker.settle()
+    assert rows(broker) == given
+
+
+def _works(block: bytes, config: dict[str, bool]) -> bool:
+    if "allow_message_ttl" in config:
+        return b"Nats-TTL: 5" in block
+    return "allow_rollup" in config and (b": sub" in block or b": all" in block)
 
 
 def test_ids_and_last_sequences_are_where_the_rows_are() -> None:
