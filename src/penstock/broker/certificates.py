@@ -9,8 +9,8 @@ DER) only names and validity are looked at:
 
 from __future__ import annotations
 
+import base64
 import re
-import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from penstock.base import limits
 
-_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# OpenSSL takes the old label, and that of `openssl x509 -trustout`, which has more behind the certificate.
+_PEM = re.compile(r"-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----\s(.+?)-----END \1-----", re.DOTALL)
+_JOINED = re.compile(r"-----END [A-Z0-9 ]+-----[ \t]*-----BEGIN ")  # files that were put together, without line ends
 _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18  # tags
 
 
@@ -28,7 +30,18 @@ def certificates_in(file: Path) -> tuple[bytes, ...]:
         content = opened.read(limits.TLS_FILE_BYTES_MAX + 1)
     if len(content) > limits.TLS_FILE_BYTES_MAX:
         raise ValueError(f"it is larger than {limits.TLS_FILE_BYTES_MAX} bytes")
-    return tuple(ssl.PEM_cert_to_DER_cert(text) for text in _PEM.findall(content.decode("ascii", "replace")))
+    text = content.decode("ascii", "replace")
+    if _JOINED.search(text) is not None:
+        raise ValueError("a line end is missing between two of its parts: END and BEGIN stand on one line")
+    return tuple(_alone(base64.b64decode("".join(found.split()))) for _, found in _PEM.findall(text))
+
+
+def _alone(certificate: bytes) -> bytes:
+    """Without what a trusted one has behind it."""
+    try:
+        return certificate[: _element(certificate, 0)[2]]
+    except IndexError:
+        raise ValueError("it breaks off in a certificate") from None
 
 
 class Validity(NamedTuple):

@@ -16,6 +16,7 @@ The directory itself is held with flock(2): a file in it could be removed or rep
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -34,7 +35,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.ids import BrokerId, are_different_clusters
 from penstock.hot.crc import crc32c
-from penstock.vfs.real import read_whole
+from penstock.vfs.real import CANNOT_SYNC_FOLDERS, read_whole
 
 _log = logging.getLogger("penstock.broker")
 
@@ -46,7 +47,9 @@ MACHINE_FILE = "brokers.json"
 """What a directory has in which several brokers of one machine have theirs: `machine_dir`."""
 _OWN = frozenset({_LOCK, f"{_IDENTITY}.new", f"{MACHINE_FILE}.new"})
 # What file systems and desktops put into the root of a mount; nobody's data is there.
-_FOREIGN = re.compile(r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100")
+_FOREIGN = re.compile(
+    r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100|\.nfs[0-9a-f]+"
+)
 _MODE = 0o700
 _FILE_MODE = 0o640
 _OF_OTHERS = stat.S_IROTH | stat.S_IXOTH
@@ -188,7 +191,10 @@ def _holder(lock: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> OperationalError:
-    return OperationalError(f"cannot use the data directory {path}: {error.strerror or error}")
+    text = f"cannot use the data directory {path}: {error.strerror or error}"
+    if error.errno == errno.ENOLCK:
+        text += "; on NFS the server has to grant locks (lockd, or NFS 4): mount it so, or use a local disk"
+    return OperationalError(text)
 
 
 def _identity(path: Path, broker_id: BrokerId) -> _Identity:
@@ -256,5 +262,10 @@ def write_json(path: Path, name: str, content: dict[str, object]) -> None:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC_FOLDERS:
+            raise
+        text = "its file system cannot sync folders, so a power loss could take files: use a local one, or NFS"
+        raise OSError(error.errno, text, str(path)) from None
     finally:
         os.close(folder)

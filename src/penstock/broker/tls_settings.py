@@ -165,8 +165,9 @@ def _mistake_of(clients: frozenset[bytes], brokers: frozenset[bytes]) -> str | N
 
 
 def _authorities_in(file: Path) -> tuple[bytes, ...]:
+    found = certificates_in(file)
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
-    return certificates_in(file)
+    return found
 
 
 def _read(file: Path, reader: Callable[[Path], tuple[bytes, ...]]) -> tuple[bytes, ...]:

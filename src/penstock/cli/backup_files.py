@@ -30,6 +30,7 @@ from penstock.batch.codec import Buffer
 from penstock.batch.header import BatchHeader
 from penstock.batch.reader import open_segment
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
+from penstock.vfs.real import CANNOT_SYNC_FOLDERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,9 +320,12 @@ def sync(out: IO[bytes]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in it on the disk."""
+    """Have the names in it on the disk. A file system that syncs no folders (CIFS, 9p, FUSE) keeps them as it does."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC_FOLDERS:
+            raise OSError(error.errno, error.strerror, str(folder)) from None
     finally:
         os.close(number)

@@ -25,6 +25,8 @@ from typing import ClassVar
 from penstock.vfs import Buffer
 
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\0]+"
+CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
+"""What the fsync of a folder says on a file system that has none: CIFS, 9p, some of FUSE."""
 _PLAIN = re.compile(f"{_NAME}(?:/{_NAME})*/*", re.DOTALL)
 _BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS
 _FILE_MODE = 0o640

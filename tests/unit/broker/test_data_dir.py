@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import stat
@@ -13,6 +15,7 @@ import pytest
 from penstock.base.errors import OperationalError
 from penstock.broker.data_dir import take_data_dir
 from penstock.node.losses import GUARDS
+from tests.folders import without_folders
 
 
 def test_a_new_one_keeps_its_id(tmp_path: Path) -> None:
@@ -48,7 +51,9 @@ def test_one_that_is_there_stays_as_it_is_and_is_told_where_others_see_it(
         assert [f"chmod o= {tmp_path}" in one for one in caplog.messages] == [True] * is_told
 
 
-@pytest.mark.parametrize("name", ["lost+found", ".snapshot", ".Trash-1000", ".DS_Store"])
+@pytest.mark.parametrize(
+    "name", ["lost+found", ".snapshot", ".Trash-1000", ".DS_Store", ".nfs00000000012c3f0a00000001"]
+)
 def test_what_a_file_system_puts_into_a_mount_point_is_no_stranger(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     data_dir = take_data_dir(tmp_path)
@@ -209,3 +214,22 @@ def test_the_note_of_who_runs_holds_nobody_back(tmp_path: Path, content: bytes |
         (tmp_path / "LOCK").write_bytes(content)
     take_data_dir(tmp_path).release()
     assert (tmp_path / "LOCK").read_text() == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_cannot_sync_folders_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", without_folders(number))
+    path = tmp_path / "data"
+    with pytest.raises(OperationalError, match=f"cannot use the data directory {path}: its file system cannot sync"):
+        take_data_dir(path)
+
+
+def test_locks_that_nfs_does_not_grant_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OperationalError, match="No locks available; on NFS the server has to grant locks"):
+        take_data_dir(tmp_path / "data")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import codecs
 import logging
 import socket
 import ssl
@@ -118,6 +120,40 @@ def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path: Path
     assert "there is no certificate (PEM) in it" in mistakes(tls_cert=tmp_path / "empty.pem", tls_key=pair.key)
     said = mistakes(tls_cert=pair.cert, tls_key=pair.key, tls_ca=tmp_path / "empty.pem")
     assert f"cannot use {tmp_path / 'empty.pem'} for TLS" in said
+
+
+def trusted(cert: bytes) -> bytes:
+    """As `openssl x509 -trustout` writes it: with what it is trusted for behind the certificate."""
+    more = bytes.fromhex("300c300a06082b06010505070301")  # SEQUENCE { SEQUENCE { serverAuth } }
+    body = base64.encodebytes(ssl.PEM_cert_to_DER_cert(cert.decode()) + more)
+    return b"-----BEGIN TRUSTED CERTIFICATE-----\n" + body + b"-----END TRUSTED CERTIFICATE-----\n"
+
+
+def test_what_openssl_loads_is_loaded(authority: Authority, tmp_path: Path) -> None:
+    pair, other = authority.issue("broker"), Authority(tmp_path / "other")
+    ca, second = authority.ca.read_bytes(), other.ca.read_bytes()
+    file, expected = tmp_path / "variant.pem", certificates_in(authority.ca)
+    for content, count in (
+        (trusted(ca), 1),
+        (ca.replace(b" CERTIFICATE", b" X509 CERTIFICATE"), 1),
+        (ca.replace(b"\n", b"\r\n"), 1),
+        (b"subject=CN = test\n\n" + ca + b"\nand behind it\n" + second, 2),
+        (codecs.BOM_UTF8 + ca, 1),
+    ):
+        file.write_bytes(content)
+        assert certificates_in(file)[0] == expected[0]
+        assert len(certificates_in(file)) == count
+        assert loaded(tls_cert=pair.cert, tls_key=pair.key, tls_ca=file).tls
+
+
+def test_files_put_together_without_a_line_end_are_told(authority: Authority, tmp_path: Path) -> None:
+    pair = authority.issue("broker")
+    file = tmp_path / "joined.pem"
+    file.write_bytes(authority.ca.read_bytes().rstrip() + authority.ca.read_bytes())
+    said = "a line end is missing between two of its parts: END and BEGIN stand on one line"
+    assert f"cannot use {file} for TLS: {said}" in mistakes(tls_cert=pair.cert, tls_key=pair.key, tls_ca=file)
+    file.write_bytes(pair.cert.read_bytes().rstrip() + pair.key.read_bytes())
+    assert f"cannot use {file} for TLS: {said}" in mistakes(tls_cert=file)
 
 
 def test_what_clients_of_this_machine_have_in_their_environment_makes_no_broker_speak_tls(authority: Authority) -> None:
