@@ -1,8 +1,9 @@
 """Which rows have a key: one that has a byte at least. An empty key is no key.
 
-Rules: what comes in over the socket, from whomever, has null in the place of an empty key once it is stored; headers
-and envelopes have none to begin with (`hot.headers`, `hot.unwrap`). Logs from before may hold empty keys: readers see
-them as they lie there, and whatever decides by key asks here.
+Rules: what is appended over the socket, by whomever, has null in the place of an empty key once it is stored; headers
+and envelopes have none to begin with (`hot.headers`, `hot.unwrap`). Logs from before may hold empty keys, and so do
+their backups and copies, which are compared row by row: readers see them as they lie there, and whatever decides by
+key asks here.
 """
 
 from __future__ import annotations

@@ -269,8 +269,8 @@ def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
 class CheckAppend:
     """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules.
 
-    `message` is then a copy of it of `count` rows, whose metadata are ours, with null in the place of empty keys; and
-    `raw` is let go.
+    `message` is then a copy of it of `count` rows, whose metadata are ours, with null in the place of empty keys unless
+    it `keeps_numbers`; and `raw` is let go.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class CheckAppend:
                 codec.check_numbers(buffers[1], buffers[3], header, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
-        if rows.has_empty_key():
+        if rows.has_empty_key() and not self.keeps_numbers:  # rows of a log stay as they are: copies are compared
             self.raw = memoryview(codec.without_empty_keys(self.raw))
             rows = codec.check_values(self.raw)
         asked = self.rules.check(rows, are_placed=self.keeps_numbers)
