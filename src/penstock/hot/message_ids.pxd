@@ -66,9 +66,9 @@ cdef class MessageIds:
     @cython.locals(key=bytes)
     cdef int _forget_first(self) except -1
 
-    @cython.locals(key=bytes)
     cpdef int forget_below(self, int64_t start) except -1
 
+    @cython.locals(key=bytes)
     cpdef int cut(self, int64_t end) except -1
 
 cpdef bytes key_of(bytes data, Py_ssize_t begin, Py_ssize_t end)
