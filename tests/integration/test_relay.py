@@ -176,9 +176,11 @@ async def test_a_group_goes_on_where_it_was_killed_and_misses_nothing(
             await ended(running, 130)
         found = len(await subscriber.all_so_far())
         (place,) = await client.groups.offsets("copies", "grouped")
-        assert place.offset == 5_001, "what NATS had confirmed is committed when it ends"
+        assert place.offset is not None
+        # The last message came here before the relay knew that NATS has it, and the signal may have been faster.
+        assert place.offset in (5_000, 5_001), "what NATS had confirmed is committed when it ends"
         await relay(broker, "grouped", "--to", "g.{subject}", "--group", "copies")
-        assert len(await subscriber.all_so_far()) == found
+        assert len(await subscriber.all_so_far()) == found + 5_001 - place.offset
 
 
 @needs_time
