@@ -97,9 +97,24 @@ def read_latest(
     tasks: Sequence[Sequence[Piece]],
     how: fetching.Fetching,
     counts: tuple[int, ...],
+    time_zone: str,
     numbers: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """The latest row of each key in the ranges that a task's number names, or in large parts of them."""
+    """The latest row of each key in the ranges that a task's number names, or in large parts of them.
+
+    Spark takes only times in the session's time zone; those are the same moments.
+    """
+    schema = SCHEMA.set(SCHEMA.get_field_index("timestamp"), pa.field("timestamp", pa.timestamp("us", time_zone)))
+    for rows in _latest_rows(tasks, how, counts, numbers):
+        yield rows.cast(schema)
+
+
+def _latest_rows(
+    tasks: Sequence[Sequence[Piece]],
+    how: fetching.Fetching,
+    counts: tuple[int, ...],
+    numbers: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
     gathered = Gathered(counts)
     for batch in numbers:
         for number in batch.column(0).to_pylist():
@@ -120,7 +135,7 @@ def rewrite(what: Rewriting, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     """Bring the buckets of a task's rows up to date; a row for each that is another now."""
     buckets: dict[int, Gathered] = {}
     for batch in batches:
-        numbers, rows = batch.column(BUCKET), batch.select(COLUMNS)
+        numbers, rows = batch.column(BUCKET), batch.select(COLUMNS).cast(SCHEMA)
         found = pc.unique(numbers).to_pylist()  # one, as a rule: Spark brings each to a task of its own
         for bucket in found:
             gathered = buckets.setdefault(bucket, Gathered(what.counts))

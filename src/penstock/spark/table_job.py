@@ -385,7 +385,9 @@ class _Job:
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
         bucket = f.pmod(f.xxhash64(f.col("key")), f.lit(self._about.buckets)).cast("int")
         with without_pandas_warning():
-            new = numbers.mapInArrow(functools.partial(latest.read_latest, tasks, how, counts), latest.DDL)
+            time_zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
+            read = functools.partial(latest.read_latest, tasks, how, counts, time_zone)
+            new = numbers.mapInArrow(read, latest.DDL)
             placed = new.withColumn(latest.BUCKET, bucket).repartitionById(self._about.buckets, f.col(latest.BUCKET))
             written = placed.mapInArrow(functools.partial(latest.rewrite, what), latest.WRITTEN_DDL).collect()
         self._commit(found, written, ends)
