@@ -73,7 +73,7 @@ class _Run:
     def __init__(self) -> None:
         self.broker = Broker().start()
         self.broker.create("orders", subject="orders", partitions=PARTITIONS)
-        self.broker.fill("orders", 1_000)
+        self.broker.fill_partitions("orders", 1_000)
         self.broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
         self.model = _Model()
         self.waiting: dict[Hashable, dict[int, int | None]] = {}

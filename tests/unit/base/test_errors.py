@@ -84,7 +84,7 @@ def _one_of(kind: type[PenstockError]) -> PenstockError:
 def test_every_error_survives_pickle_and_copy() -> None:
     """A worker of a process pool hands its error to its parent by pickle: one that cannot be read ends the pool."""
     _import_what_defines_errors()
-    kinds = {PenstockError, *_classes_below(PenstockError)}
+    kinds: set[type[PenstockError]] = {PenstockError, *_classes_below(PenstockError)}
     assert {RemoteError, ConfigError, CorruptionError, penstock.TimedOut, penstock.OutcomeUnknown} <= kinds
     broken = {}
     for kind in kinds:

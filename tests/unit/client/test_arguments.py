@@ -72,7 +72,7 @@ async def test_offsets_out_of_a_data_frame_are_offsets(broker: FakeBroker, clien
     asked = [one for one in broker.requests if isinstance(one, GetRequest | ListOffsetsRequest)]
     assert asked
     await client.offsets("a", np.datetime64(MOMENT.replace(tzinfo=None)))
-    assert broker.requests[-1].at == round(MOMENT.timestamp() * 1_000_000)  # type: ignore[union-attr]
+    assert broker.requests[-1].at == round(MOMENT.timestamp() * 1_000_000)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("offset", [True, 1.5, "7", None])

@@ -456,7 +456,7 @@ class Broker:
             batch_of([(subject or f"{name}.x", None, value, None) for value in values]),
         )
 
-    def fill(self, name: str, count: int = 10) -> None:
+    def fill_partitions(self, name: str, count: int = 10) -> None:
         """Append so many empty messages to each partition of a stream that has a subject for each."""
         info = self.stream(name)
         for number in range(len(info.partitions)):

@@ -94,7 +94,7 @@ def committed(broker: Broker, *offsets: int | None, **which: str) -> None:
 def with_offsets(**config: object) -> Broker:
     broker = Broker().start()
     broker.create("orders", **{"subject": "orders", "partitions": 2, **config})
-    broker.fill("orders")
+    broker.fill_partitions("orders")
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
     return broker
 
@@ -116,7 +116,7 @@ def test_the_stream_is_made_when_it_is_first_asked_for_and_nobody_listens_for_it
 def test_it_can_be_made_and_used_without_nats() -> None:
     broker = Broker(nats_is_up=False).start()
     broker.create("orders", subject="orders")
-    broker.fill("orders")
+    broker.fill_partitions("orders")
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
     committed(broker, 5)
     assert told(broker) == {0: 5}
@@ -199,7 +199,7 @@ def test_offsets_of_a_stream_that_is_deleted_go_and_the_next_one_of_its_name_has
     broker = with_offsets()
     committed(broker, 3, 4)
     broker.create("other", subject="other")
-    broker.fill("other")
+    broker.fill_partitions("other")
     committed(broker, 6, stream="other")
     gone = commit_of(broker, 5)
     broker.delete("orders")
@@ -217,7 +217,7 @@ def test_offsets_of_a_stream_that_is_deleted_go_and_the_next_one_of_its_name_has
 def test_groups_are_listed_with_their_streams() -> None:
     broker = with_offsets()
     broker.create("other", subject="other")
-    broker.fill("other")
+    broker.fill_partitions("other")
     committed(broker, 3, 4)
     committed(broker, 6, stream="other")
     request = ListGroupsRequest(stream_id=broker.stream_id(OFFSETS_STREAM), partition=NUMBER)
@@ -252,7 +252,7 @@ def test_room_is_made_by_what_was_committed_in_streams_that_are_gone(monkeypatch
     broker = with_offsets()
     committed(broker, 1, 2)
     broker.create("other", subject="other", partitions=2)
-    broker.fill("other")
+    broker.fill_partitions("other")
     broker.delete("orders")
     request = commit_of(broker, 3, 4, stream="other")
     assert broker.refusal(request).code == ErrorCode.TOO_LARGE

@@ -43,8 +43,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker().start()
     broker.create("p0", "p0", partitions=8)
     broker.create("p1", "p1", partitions=8)
-    broker.fill("p0")
-    broker.fill("p1")
+    broker.fill_partitions("p0")
+    broker.fill_partitions("p1")
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
     broker.request(user("ann", Rule(Operation.ADMIN)))
     with asking(broker, "ann"):
