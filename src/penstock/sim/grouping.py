@@ -232,6 +232,8 @@ class Groups:
     ) -> None:
         place = self._place(group, partition)
         before = place.committed
+        log = self._checks.of(generation.config.subject, partition)
+        is_there = offset <= log.committed_end
 
         def answered(response: Response | RemoteError | None) -> None:
             if isinstance(response, CommitOffsetsResponse):
@@ -241,6 +243,11 @@ class Groups:
                     text = f"group {group!r}: {who} committed {offset} in partition {partition}"
                     raise ViolationError(f"{text}, and {before} was committed before it did")
                 place.committed = max(place.committed, offset)
+            elif isinstance(response, RemoteError) and response.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                place.commits += 1  # it is answered, as it should be
+                if is_there and not (log.cuts or log.may_lose or log.is_damaged or log.is_given_up):
+                    text = f"group {group!r}: {offset} in partition {partition} was committed, and is refused"
+                    raise ViolationError(f"{text}: {response.message}")
             elif not (isinstance(response, RemoteError) and response.code in _NOT_DONE):
                 place.doubtful.add(offset)
             done(response)
@@ -416,7 +423,8 @@ class Groups:
         if member.era != era or position is None or partition in member.committing or streams is None:
             return
         member.committing.add(partition)
-        position += 1 << member.number  # no two are equally quick: who has lost a partition is seen to be elsewhere
+        end = max(position, self._checks.of(streams[0].config.subject, partition).committed_end)
+        position = min(end, position + (1 << member.number))  # no two are equally quick: who has lost a partition shows
 
         def done(response: Response | RemoteError | None) -> None:
             if member.era != era:

@@ -120,9 +120,9 @@ MUTANTS = (
     Mutant(
         "a tombstone goes in the pass that judges it first",
         _COMPACTION,
-        '        keep = self._latest.are_last(rows.column("key"), rows.column("offset"))',
-        '        keep = self._latest.are_last(rows.column("key"), rows.column("offset"))\n'
-        "        keep = pc.and_(keep, pc.invert(_tombstones(rows)))",
+        '        keep = self._latest.are_last(keys, rows.column("offset"))',
+        '        keep = self._latest.are_last(keys, rows.column("offset"))\n'
+        "        keep = pc.and_(keep, pc.invert(_tombstones(rows, keys)))",
     ),
     Mutant(
         "a tombstone stays for a thousandth of its time",
