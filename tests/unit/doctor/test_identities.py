@@ -32,7 +32,7 @@ def test_an_nkey_seed_is_known(tmp_path: Path) -> None:
 
 def test_mistakes_are_told_together_and_without_secrets(tmp_path: Path) -> None:
     file = tmp_path / "secret.txt"
-    file.write_text("two words here: hunter2")
+    file.write_text("two lines\nhere: hunter2")
     empty = tmp_path / "whole.txt"
     empty.write_text("a:b")
     with pytest.raises(ConfigError) as raised:
