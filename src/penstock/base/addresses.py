@@ -91,10 +91,3 @@ def may_be_host(host: str) -> bool:
     except UnicodeError:
         return False
     return True
-
-
-def without_credentials(url: str) -> str:
-    """A URL that can be shown: what stands before its last `@` is a login, whatever characters that has."""
-    before, at, rest = url.rpartition("@")
-    scheme, mark, _ = before.partition("://")
-    return f"{scheme}{mark if mark else ''}{rest}" if at and mark else rest

@@ -29,8 +29,8 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from penstock.base import limits
-from penstock.base.addresses import without_credentials
 from penstock.base.errors import OperationalError
+from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import matches, subject_mistake
 from penstock.cli.jetstream_config import ORIGIN
 from penstock.client.errors import Unavailable
@@ -250,7 +250,7 @@ class JetStream:
     @property
     def shown(self) -> str:
         """Where it is, without credentials."""
-        return ", ".join(map(without_credentials, self._urls))
+        return ", ".join(map(shown_url, self._urls))
 
     async def open(self, options: Mapping[str, Any]) -> None:
         """Connect. Unavailable."""

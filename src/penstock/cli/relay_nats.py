@@ -17,8 +17,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from penstock.base.addresses import without_credentials
 from penstock.base.errors import OperationalError
+from penstock.base.nats_logins import shown_url
 from penstock.cli.relay_answers import Answers
 from penstock.client.errors import Unavailable
 from penstock.client.publishing import first_connection, not_connected
@@ -118,7 +118,7 @@ class NatsOutput:
 
     @property
     def _shown(self) -> str:
-        return ", ".join(map(without_credentials, self._urls))
+        return ", ".join(map(shown_url, self._urls))
 
     @property
     def _why(self) -> str:

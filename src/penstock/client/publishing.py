@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.base import limits
-from penstock.base.addresses import without_credentials
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import subject_mistake
 from penstock.client.awaiting import (
     AllAcks,
@@ -283,7 +283,7 @@ class Publisher:
             raise Unavailable("the client is closed")
         from nats.errors import Error as NatsError
 
-        shown = ", ".join(without_credentials(url) for url in self.urls)
+        shown = ", ".join(shown_url(url) for url in self.urls)
         try:
             async with asyncio.timeout_at(deadline_s), self._connecting:
                 if self._nats is None or self._nats.is_closed:
@@ -417,7 +417,7 @@ async def first_connection(
             await error_cb(error)
         refusals.append(_is_refusal(str(error)))
         if not is_made and len(refusals) == refusals.maxlen and all(refusals):
-            shown = ", ".join(map(without_credentials, urls))
+            shown = ", ".join(map(shown_url, urls))
             raise Unavailable(f"{not_connected(shown, str(error))} ({error})")  # nats-py lets it out of `connect`
 
     plain, login = nats_login(urls, options)

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from penstock.base import limits
-from penstock.base.addresses import without_credentials
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
+from penstock.base.nats_logins import shown_url
 
 INT64_MAX = 2**63 - 1
 
@@ -52,5 +52,5 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 def repr_without_logins(response: Response) -> str:
     """The `repr` of a response with `nats_urls`, which may be logged: without what a client logs in to NATS with."""
-    urls = tuple(map(without_credentials, response.nats_urls))  # type: ignore[attr-defined]
+    urls = tuple(map(shown_url, response.nats_urls))  # type: ignore[attr-defined]
     return msgspec.Struct.__repr__(msgspec.structs.replace(response, nats_urls=urls))

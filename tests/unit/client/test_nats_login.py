@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base.addresses import without_credentials
-from penstock.base.nats_logins import nats_urls
+from penstock.base.nats_logins import nats_urls, shown_url
 from penstock.client.nats_login import nats_login
 
 
@@ -43,7 +42,7 @@ def test_a_file_that_is_none_is_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("login", ["u:hidden", "u:hid#den", "u:hid/den", "u:hid@den", "hid?den", "u:hid%40den"])
 def test_a_url_is_shown_without_its_login(login: str) -> None:
-    assert without_credentials(f"nats://{login}@[::1]:4222") == "nats://[::1]:4222"
-    assert without_credentials("nats://h:1") == "nats://h:1"
-    assert without_credentials(f"{login}@h:1") == "h:1"
+    assert shown_url(f"nats://{login}@[::1]:4222") == "nats://[::1]:4222"
+    assert shown_url("nats://h:1") == "nats://h:1"
+    assert shown_url(f"{login}@h:1") == "h:1"
     assert nats_urls(f"nats://{login}@h, nats://i") == [f"nats://{login}@h", "nats://i"]
