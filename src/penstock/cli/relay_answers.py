@@ -16,12 +16,16 @@ message with the same id; so duplicates are counted, and told.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.base.subjects import matches
 
+_SUBJECTS_KNOWN_MAX = 65_536
+_PLACE = re.compile(r"([0-9]{1,10})\.([0-9]{1,10})-([0-9]{1,19})")  # attempt, partition, offset
 _AGAIN = (429, 503)
 _NO_RESPONDERS = "503"
 
@@ -61,7 +65,7 @@ class Storing:
         """How many streams have to ack a message on this subject."""
         found = self._known.get(subject)
         if found is None:
-            if len(self._known) >= 65_536:
+            if len(self._known) >= _SUBJECTS_KNOWN_MAX:
                 self._known.clear()
             found = max(self._at_least, sum(matches(one, subject) for one in self._patterns))
             self._known[subject] = found
@@ -81,32 +85,32 @@ class Answers:
 
     def take(self, reply: str, status: str | None, data: bytes) -> None:
         """An answer came on the reply subject that ends with `reply`: `<attempt>.<partition>-<offset>`."""
-        attempt, _, place = reply.partition(".")
-        partition, _, offset = place.partition("-")
-        if not (partition.isdecimal() and offset.isdecimal()):
+        place = _PLACE.fullmatch(reply)
+        if place is None:
             return
+        attempt, partition, offset = map(int, place.groups())
         if status == _NO_RESPONDERS:
-            if attempt == str(self.attempt) and int(offset) in self._missing:
+            if attempt == self.attempt and offset in self._missing:
                 self.later = "nobody listens there"
             return
         answer = parse(data)
         if answer is None:
             return
         if answer.error and not answer.is_for_now:
-            refused = Refused(int(partition), int(offset), answer.stream, answer.error)
+            refused = Refused(partition, offset, answer.stream, answer.error)
             if self.refused is None or refused < self.refused:
                 self.refused = refused
-        elif attempt != str(self.attempt):
+        elif attempt != self.attempt:
             return  # of an attempt before: what it says of now, the answer to this one says
         elif answer.error:
             self.later = f"stream {answer.stream}: {answer.error}"
         else:
             self.duplicates += answer.is_duplicate
-            left = self._missing.get(int(offset), 0) - 1
+            left = self._missing.get(offset, 0) - 1
             if left > 0:
-                self._missing[int(offset)] = left
+                self._missing[offset] = left
             else:
-                self._missing.pop(int(offset), None)
+                self._missing.pop(offset, None)
 
     @property
     def is_settled(self) -> bool:
@@ -122,8 +126,8 @@ class Answers:
 def parse(data: bytes) -> Answer | None:
     """An ack or an error of a stream, Penstock's or JetStream's; None for anything else."""
     try:
-        found = json.loads(data)
-    except ValueError:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(found, dict) or not isinstance(found.get("stream", ""), str):
         return None

@@ -84,9 +84,17 @@ def test_nobody_listens_where_a_stream_is_to_ack() -> None:
     assert (answers.later, answers.first_missing) == ("nobody listens there", 7)
 
 
-@pytest.mark.parametrize("reply", ["", "1", "1.0", "1.0-", "1.x-7", "1.0-7.x"])
+@pytest.mark.parametrize("reply", ["", "1", "1.0", "1.0-", "1.x-7", "1.0-7.x", f"1.0-{'7' * 5_000}", "1.0-٧"])
 def test_a_reply_that_is_no_place_counts_for_nothing(reply: str) -> None:
     answers = Answers(1, 0, {7: 1})
     answers.take(reply, None, error(400, 10166))
     answers.take(reply, None, ACK)
     assert (answers.refused, answers.first_missing) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 200_000, b'{"error":' * 200_000, b"\xff", b'{"stream":"s","seq":' + b"9" * 5_000 + b"}"]
+)
+def test_an_answer_of_any_bytes_ends_nothing(data: bytes) -> None:
+    """Any program may publish on the inbox."""
+    assert parse(data) is None
