@@ -325,6 +325,24 @@ async def test_streams_of_jetstream_have_to_ack_as_well(tmp_path: Path) -> None:
             await connection.close()
 
 
+async def test_a_stream_of_jetstream_that_acks_nothing_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    config = f"jetstream {{ store_dir: {tmp_path / 'store'} }}"
+    with (
+        running_nats(tmp_path / "nats", config) as server,
+        running_broker(tmp_path / "data", nats=server.url) as broker,
+    ):
+        async with await broker.client() as client:
+            await with_rows(client, "some", 3)
+            connection = await nats.connect(server.url)
+            js = connection.jetstream()
+            await js.add_stream(name="SILENT", subjects=["j.>"], no_ack=True)
+            async with asyncio.timeout(TIMEOUT_S):
+                out, _ = await relay(broker, "some", "--to", "j.{subject}")
+            assert out.startswith("relayed 3 messages")
+            assert (await js.stream_info("SILENT")).state.messages == 3
+            await connection.close()
+
+
 @needs_time
 async def test_an_ack_that_never_comes_ends_the_relay(broker: BrokerProcess, client: aio.Client) -> None:
     await with_rows(client, "unacked", 3)

@@ -8,11 +8,11 @@ again, and may come twice. What nats-server refuses (a permission, a size) ends 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -26,6 +26,23 @@ from penstock.client.publishing import first_connection, not_connected
 _PAUSE_S = 0.2
 _LOOK_UP_S = 2.0  # for JetStream to say which streams it has
 _LATE_S = 0.5  # for refusals at the end, where nobody knows whether a stream is there
+_STREAMS_MAX = 10_000
+
+
+class _StreamConfig(msgspec.Struct):
+    subjects: list[str] | None = None
+    no_ack: bool = False
+
+
+class _StreamInfo(msgspec.Struct):
+    config: _StreamConfig
+
+
+class _StreamPage(msgspec.Struct):
+    """A page of `$JS.API.STREAM.LIST`; an error of JetStream has no stream."""
+
+    streams: list[_StreamInfo] | None = None
+    total: int = 0
 
 
 class NatsOutput:
@@ -86,22 +103,33 @@ class NatsOutput:
                 self._answered.set()
 
     async def jetstream_patterns(self, target: str) -> list[str]:
-        """What the streams of JetStream store of `target`, as patterns; none where there is no JetStream."""
-        found: list[str] = []
-        total = 1
-        while len(found) < total:
-            body = json.dumps({"subject": target, "offset": len(found)}).encode()
+        """The subjects of JetStream's streams that overlap `target` and ack; empty where no JetStream answers.
+
+        OperationalError: what answers is not JetStream's, or there are more than 10,000 streams.
+        """
+        patterns: list[str] = []
+        seen = 0
+        while True:
+            body = msgspec.json.encode({"subject": target, "offset": seen})
             try:
                 answer = await self._connection.request("$JS.API.STREAM.LIST", body, timeout=_LOOK_UP_S)
-                page = json.loads(answer.data)
-                configs = [one["config"] for one in page["streams"]]
-                total = page["total"]
-            except (NatsError, TimeoutError, ValueError, LookupError, TypeError):
-                break
-            if not configs:
-                break
-            found += [" ".join(one.get("subjects") or ()) for one in configs if not one.get("no_ack")]
-        return [pattern for one in found for pattern in one.split()]
+            except (NatsError, TimeoutError):
+                return patterns  # no JetStream, or none for this account
+            try:
+                page = msgspec.json.decode(answer.data, type=_StreamPage)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                text = f"which streams of JetStream store {target} is not known: {error}"
+                raise OperationalError(f"{text}; --not-stored waits for no ack") from None
+            streams = page.streams or []
+            seen += len(streams)
+            if seen > _STREAMS_MAX:
+                text = f"more than {_STREAMS_MAX:,} streams of JetStream store {target}"
+                raise OperationalError(f"{text}; --not-stored waits for no ack")
+            for stream in streams:
+                if not stream.config.no_ack:
+                    patterns += stream.config.subjects or ()
+            if not streams or seen >= page.total:
+                return patterns
 
     async def end(self, *, waits: bool) -> None:
         """OperationalError: a stream has refused something. `waits`: a little, for refusals that are on their way."""
