@@ -1,4 +1,4 @@
-"""How a login to NATS is written, in URLs and in files: the same for the broker, each command and the client.
+"""Parse logins to NATS from URLs and files, alike for the broker, each command and the client.
 
 Rules: nothing of a password, a token or a seed is in an error. What stands before the last `@` of a URL is its login,
 whatever characters it has; it is percent-encoded where needed. A comma parts URLs, so in a password it is `%2C`.
@@ -25,7 +25,7 @@ _HARMLESS = re.compile(r"(?:\w+://)?(?:\[[0-9A-Fa-f:.%]*\]|[^:/?#@]*)(?::\d*)?/?
 
 
 class NatsLogin(NamedTuple):
-    """What a URL says of who logs in; nothing at all: nobody."""
+    """User and password, or token, of a NATS URL, decoded. All None: the URL has no login."""
 
     user: str | None = None
     password: str | None = None
@@ -77,10 +77,10 @@ def seed_in(text: str) -> str | None:
 
 
 def is_seed_alone(text: str) -> bool:
-    """Whether the text is a seed and nothing else."""
+    """True if the text is an nkey seed and nothing else."""
     return _BARE_SEED.fullmatch(text) is not None
 
 
 def looks_like_seed(text: str) -> bool:
-    """Whether there is a seed in it, among other things perhaps: it is never sent as a token or a password."""
+    """True if the text contains an nkey seed. Such a text is never sent as a token or a password."""
     return _LIKE_A_SEED.search(text) is not None

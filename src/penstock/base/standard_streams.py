@@ -16,7 +16,7 @@ _MODES = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_WRONLY), ("stderr", 
 
 
 def secure() -> None:
-    """First thing in a process, before anything else is opened."""
+    """Open /dev/null in place of closed standard streams. Call it before the process opens anything else."""
     for descriptor, (name, mode, flags) in enumerate(_MODES):
         try:
             os.fstat(descriptor)
@@ -34,7 +34,7 @@ def secure() -> None:
 
 
 def is_utf8(stream: object) -> bool:
-    """Whether a stream takes every character."""
+    """True if the stream's encoding is UTF-8."""
     return str(getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
 
 

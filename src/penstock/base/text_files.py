@@ -1,4 +1,4 @@
-"""Text as editors and shells of all systems write it: what begins a file, or ends it, is no part of what it says."""
+"""Decode text files and environment variables: strip byte order marks and trailing line ends."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def text_of(data: bytes) -> str:
 
 
 def value_of_variable(value: str) -> str:
-    """What a variable of the environment says: a secret that was made with `echo` has a line end, which is cut off."""
+    """Return the value of an environment variable without the line end that `echo` puts behind a secret."""
     return value.rstrip("\r\n")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def have_key(keys: pa.BinaryArray) -> pa.BooleanArray:
-    """Of each row whether it has a key; nothing of that is null."""
+    """Return a mask, without nulls: True for each row that has a key."""
     import pyarrow.compute as pc
 
     return pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)

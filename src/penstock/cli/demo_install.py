@@ -124,7 +124,7 @@ def requirements(lines: Iterable[str], extras: Iterable[str]) -> list[Requiremen
 
 
 def is_there(requirement: Requirement) -> bool:
-    """Whether it is installed, new enough and not too new."""
+    """True if a version of the package within the requirement's bounds is installed."""
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:

@@ -110,7 +110,7 @@ def counted(count: int, noun: str, many: str = "") -> str:
 
 
 def width_of(text: str) -> int:
-    """How many cells of a terminal `text` takes: a character of Chinese, Japanese or Korean takes two."""
+    """The width of `text` in terminal cells: a Chinese, Japanese or Korean character takes two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -199,8 +199,9 @@ def _check_target(
     stored: bool | None,
     timeout: float,
 ) -> list[str]:
-    """What the other streams store that are to ack, as patterns, one for each ack. A note for each of them; ValueError
-    for a loop.
+    """Return the subjects of the other streams that ack what is relayed, one for each ack; note each of them.
+
+    ValueError: the stream would store what it relays, in a loop.
     """
     if elsewhere:
         if stored is None:
@@ -233,7 +234,7 @@ async def _storing(
     stored: bool | None,
     elsewhere: bool,
 ) -> Storing:
-    """Whose acks are waited for; where there may be any, streams are asked to answer."""
+    """Find the streams whose acks to wait for. Subscribe to an inbox where any stream may answer."""
     if stored is False:
         return Storing()
     patterns = [*others, *await nats_output.jetstream_patterns(mapping.pattern(info.subject)[0])]
@@ -273,7 +274,8 @@ def _total(client: Client, info: StreamInfo, partition: int | None, timeout: flo
 
 def _paced(batch: pa.RecordBatch, rate_max: int | None, rows_max: int | None) -> Iterator[tuple[pa.RecordBatch, float]]:
     """Parts of a batch, of `rows_max` rows at most, and how long to wait behind each."""
-    rows = min(rows_max or batch.num_rows, max(1, rate_max // _RATE_PARTS) if rate_max else batch.num_rows)
+    per_part = rate_max // _RATE_PARTS if rate_max else batch.num_rows
+    rows = max(1, min(rows_max or batch.num_rows, per_part))
     due_s = time.monotonic()
     for begin in range(0, batch.num_rows, rows):
         part = batch.slice(begin, rows)
@@ -377,7 +379,7 @@ class _Relayed:
         return lots
 
     def count(self, batch: pa.RecordBatch, partition: int) -> None:
-        """All of it is published, and acked where it is to be."""
+        """Count a batch that was published and, where streams store it, acked."""
         self.messages += batch.num_rows
         self._ends[partition] = batch.column("offset")[-1].as_py() + 1
 

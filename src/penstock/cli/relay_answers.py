@@ -1,4 +1,4 @@
-"""What streams answer to what `penstock relay` publishes: which messages are acked, and which one is refused.
+"""Acks and errors from the streams that store what `penstock relay` publishes.
 
 Rules: pure; who connects is `relay_nats`. A reply subject is `<inbox>.<attempt>.<partition>-<offset>`. An answer that
 is not in JetStream's form is of a program that subscribes, and counts for nothing.
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 
 class Storing:
-    """Who is known to store what is relayed: `patterns`, one for each ack; or at least one stream all of it."""
+    """The acks that each message needs: one for each of `patterns` that matches its subject, and `at_least` so many."""
 
     def __init__(self, patterns: Sequence[str] = (), *, at_least: int = 0) -> None:
         self._patterns = tuple(patterns)
@@ -58,11 +58,11 @@ class Storing:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything of what is relayed has to be acked."""
+        """True if some message needs an ack."""
         return bool(self._patterns) or self._at_least > 0
 
     def acks_of(self, subject: str) -> int:
-        """How many streams have to ack a message on this subject."""
+        """The number of acks that a message on this subject needs."""
         found = self._known.get(subject)
         if found is None:
             if len(self._known) >= _SUBJECTS_KNOWN_MAX:
@@ -114,7 +114,7 @@ class Answers:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """True if all acks are there, or an error ends the wait."""
         return not self._missing or self.refused is not None or bool(self.later)
 
     @property

@@ -86,7 +86,7 @@ class NatsOutput:
 
     @property
     def inbox(self) -> str:
-        """Where streams answer; empty until `listen`."""
+        """The subject prefix on which streams answer; empty until `listen`."""
         return self._inbox
 
     async def listen(self) -> None:

@@ -348,7 +348,7 @@ class _Job(NamedTuple):
         return Restored(info.name, rows, len(self.entry.partitions), len(groups), str(intake))
 
     def _say_age(self, info: StreamInfo, *, is_limited: bool) -> None:
-        """What max_age deletes at once of a backup that has become old, or that the stream has none any more."""
+        """Warn how much of an old backup max_age deletes at once, or say that the restored stream has no max_age."""
         max_age_ms = self.entry.config.max_age_ms
         if max_age_ms is None:
             return

@@ -60,7 +60,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """What NATS counts towards its `max_payload`: the payload and the header block."""
+        """Bytes of payload and header block, which NATS counts towards `max_payload`."""
         return len(self.payload) + header_block_bytes(self.headers)
 
 

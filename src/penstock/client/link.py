@@ -524,7 +524,7 @@ class Link:
 
 
 def _is_of_one_user(one: Credentials | None, other: Credentials | None) -> bool:
-    """Whether both name the same one. An nkey names nobody."""
+    """True if both credentials name the same user. An nkey names none."""
     names = {"" if each is None else each.name.partition("/")[0] for each in (one, other)}
     return len(names) == 1 and bool(names.pop())
 

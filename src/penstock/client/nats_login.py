@@ -41,7 +41,7 @@ def nats_login(urls: Sequence[str], options: Mapping[str, Any]) -> tuple[list[st
 
 
 def _is_as_written(url: str, login: NatsLogin) -> bool:
-    """Whether nats-py finds that login in the URL: it splits it at the first characters that have a meaning there."""
+    """True if nats-py parses the same login from the URL; it decodes nothing, and splits at the first / ? # or @."""
     said = ":".join(one for one in login if one is not None)
     return not said or (f"{said}@" in url and not set(said) & set("/?#@[]"))
 
@@ -71,7 +71,7 @@ def _text(file: Path) -> str:
 
 
 def _read_anew(file: Path) -> Any:
-    """What nats-py takes for the text of a `.creds` file, read each time that it looks at it."""
+    """Return credentials for nats-py that read the `.creds` file anew for each connection."""
     from nats.aio.client import RawCredentials
 
     class Read(RawCredentials):

@@ -1,4 +1,4 @@
-"""Whether the offsets that a group commits lie within their logs: none is beyond what has been committed there.
+"""Refuse offset commits beyond the high watermark (`committed_end`) of their partitions.
 
 Rules: what a consumer has read is committed, so an honest offset is never refused. Each replica's `committed_end` is a
 lower bound of the log's end: an offset up to it is right, whoever leads. Only the leader knows that an offset is beyond
@@ -30,7 +30,7 @@ from penstock.node.peers import Peers
 from penstock.node.wording import label
 
 Judged = Callable[[RemoteError | None, Now], None]
-"""Hears why a commit is refused, or None; at once, where nobody has to be asked."""
+"""Called with the refusal of a commit, or None; within `judge` where no other broker has to be asked."""
 
 
 class _Judging:
@@ -43,7 +43,7 @@ class _Judging:
         self._error: RemoteError | None = None
 
     def heard(self, error: RemoteError | None) -> None:
-        """One leader has answered, or cannot."""
+        """Take the answer of one leader; None: the offset is taken."""
         self._open_count -= 1
         self._error = self._error or error
         if self._open_count == 0:
@@ -89,7 +89,7 @@ class CommitBounds:
         judging.heard(None)
 
     def _here(self, one: OffsetCommit) -> RemoteError | None:
-        """Why it is refused, of what this broker leads."""
+        """Return the refusal of an offset in a partition that this broker leads; None: it is taken."""
         try:
             partition = self._find.led(one.stream_id, one.partition)
             check_knowledge(partition)

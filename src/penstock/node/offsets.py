@@ -200,7 +200,7 @@ class GroupOffsets:
         self._bounds.judge(request.offsets, judged)
 
     def _checked(self, request: CommitOffsetsRequest, now: Now, asker: str) -> tuple[Partition, _Kept]:
-        """Where the commit goes, if whoever asks may commit now."""
+        """Return the partition of __offsets that takes the commit. RemoteError: the member may not commit now."""
         partition = self._of_group(request.stream_id, request.partition, request.group)
         kept = self._known(partition)
         assert kept.members is not None

@@ -393,7 +393,7 @@ def raw_batches(node: Node, look: Look, start: int, end: int) -> Iterator[bytes]
 
 
 def _bytes_of(partition: Partition, found: Slice) -> bytes:
-    """What lies there. CorruptionError where the file ends before."""
+    """Read the bytes of a slice. CorruptionError: the file ends before."""
     file = partition.vfs.open(found.path, read_only=True)
     try:
         data = file.read_at(found.position, found.length)

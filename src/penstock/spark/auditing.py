@@ -239,7 +239,7 @@ class Auditor:
         return rows.withColumn("range", sql.floor(sql.col("offset") / self._range_rows)).withColumn("hash", hashed)
 
     def _kept(self, rows: DataFrame, by: str) -> DataFrame:
-        """What is needed of each row of the log, so that the log is read once: neither its value nor its headers."""
+        """Keep the columns that the audit needs, without values and headers, so that the log is read once."""
         from pyspark.sql import functions as sql
 
         ids = sql.expr(f"get(filter(headers, one -> lower(one.key) = '{_MESSAGE_ID.lower()}'), 0).value")

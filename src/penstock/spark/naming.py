@@ -13,7 +13,7 @@ PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
 
 @contextmanager
 def options_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Mistakes in an option are told as mistakes in the parameter of that job. ConfigError."""
+    """Raise a ConfigError anew with the parameters of the job in place of the source's options."""
     try:
         yield
     except ConfigError as error:
@@ -27,7 +27,7 @@ def _renamed(mistake: str, names: Mapping[str, str]) -> str:
 
 @contextmanager
 def loss_named(go_on: str = PARAMETER_GO_ON) -> Iterator[None]:
-    """What a caller can do who may lose messages, in place of the source's option. DataLossError."""
+    """Raise a DataLossError anew with the caller's own parameter in place of the source's option."""
     try:
         yield
     except DataLossError as error:
