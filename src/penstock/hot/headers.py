@@ -1,8 +1,8 @@
 """Look up the headers that Penstock honours, in the header block of one message.
 
-Rules: names are taken to the letter, and the first of a name counts. A key that is empty is none, as if its header were
-not there. The block ends at its blank line: what a publisher
-puts behind it is no header for NATS either. A line without a colon is none.
+Rules: names are taken to the letter, and the first of a name counts. The header of an
+empty key counts for nothing. The block ends at its blank line: what a publisher puts behind it is no header for NATS
+either. A line without a colon is none.
 
 | a name that begins with `Nats-` or `Penstock-`            | what becomes of it                                     |
 |-----------------------------------------------------------|--------------------------------------------------------|

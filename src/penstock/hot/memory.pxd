@@ -3,7 +3,6 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport Py_UNICODE_ISSPACE
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free, realloc
@@ -124,10 +123,6 @@ cdef inline bytes new_text(Py_ssize_t size):
 
 cdef inline unsigned char* inside(bytes text) noexcept:
     return <unsigned char*>PyBytes_AS_STRING(text)
-
-
-cdef inline bint is_space(unsigned int code) noexcept:
-    return Py_UNICODE_ISSPACE(code)
 
 
 cdef inline bytearray new(Py_ssize_t size):

@@ -76,11 +76,6 @@ def inside(text: bytes) -> bytearray:
     raise NotImplementedError
 
 
-def is_space(code: int) -> bool:
-    """Whether the character with this code is white space."""
-    return chr(code).isspace()
-
-
 def new(size: int) -> bytearray:
     """Memory to be written to; whatever lay there before may still be in it."""
     return bytearray(size)
