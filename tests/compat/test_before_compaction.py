@@ -34,6 +34,7 @@ def test_it_is_altered_once_and_offsets_stay() -> None:
     logs = [one.log for one in broker.node._partitions.values() if one.stream.name == OFFSETS_STREAM]
     assert {log.config.compact for log in logs} == {True}
     assert told(broker) == {0: 5, 1: 10}
+    broker.fill_partitions("orders", 12)  # nobody commits beyond the end
     committed(broker, 6, 12)
     index = index_of(broker)
     broker.tick(60_000)
