@@ -26,17 +26,29 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Issues certificates; its own is `ca`, which is of the authority `above`, or of nobody else."""
+    """Issues certificates; its own is `ca`, which is of the authority `above`, or of nobody else.
 
-    def __init__(self, folder: Path, name: str = "ca", above: Authority | None = None) -> None:
+    All days are counted from `now`, which is read once: what a test computes from it is exact at any time of any day.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "ca",
+        above: Authority | None = None,
+        *,
+        now: datetime | None = None,
+        days: float = 365,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.now = (now or datetime.now(UTC)).replace(microsecond=0)  # a certificate knows whole seconds
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")])
         self.ca = folder / f"{name}.pem"
         basic = x509.BasicConstraints(ca=True, path_length=None)
         issuer = self if above is None else above
-        self.ca.write_bytes(_pem(issuer._signed(self._name, self._key, [(basic, True)], days=365)))
+        self.ca.write_bytes(_pem(issuer._signed(self._name, self._key, [(basic, True)], days=days)))
 
     def issue(
         self,
@@ -68,15 +80,14 @@ class Authority:
         days: float,
         begin_days: float = -365,
     ) -> x509.Certificate:
-        now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now + begin_days * _DAY)
-            .not_valid_after(now + days * _DAY)
+            .not_valid_before(self.now + begin_days * _DAY)
+            .not_valid_after(self.now + days * _DAY)
         )
         for extension, is_critical in extensions:
             builder = builder.add_extension(extension, is_critical)

@@ -271,7 +271,7 @@ class Watched:
     def __init__(self, authority: Authority, log: pytest.LogCaptureFixture) -> None:
         pair = authority.issue("broker", days=20)
         self.tls = ServerTls(BrokerTls(cert_file=pair.cert, key_file=pair.key))
-        self.now_us = int(datetime.now(UTC).timestamp() * 1e6)
+        self.now_us = int(authority.now.timestamp()) * 1_000_000
         self._looks = 0
         self._log = log
         self._log.set_level(logging.INFO, "penstock.tls")
@@ -289,32 +289,38 @@ class Watched:
         return [(one.levelname, one.getMessage()) for one in self._log.records]
 
 
+@pytest.fixture(params=[datetime(2024, 2, 27, 23, 59, 59, 999_999, tzinfo=UTC), datetime(2038, 1, 19, tzinfo=UTC)])
+def dated(tmp_path: Path, request: pytest.FixtureRequest) -> Authority:
+    """An authority of a date of its own: nothing here verifies a certificate at the real time."""
+    return Authority(tmp_path, now=request.param)
+
+
 @pytest.mark.parametrize(("days", "begin_days"), [(-1, -365), (30, 2)])
 def test_a_pair_that_nobody_would_take_does_not_take_the_place_of_a_good_one(
-    authority: Authority, caplog: pytest.LogCaptureFixture, days: int, begin_days: int
+    dated: Authority, caplog: pytest.LogCaptureFixture, days: int, begin_days: int
 ) -> None:
-    broker = Watched(authority, caplog)
+    broker = Watched(dated, caplog)
     good = broker.tls.context(), broker.tls.expires_us
     assert not broker.said()
-    pair = authority.issue("broker", days=days, begin_days=begin_days)
+    pair = dated.issue("broker", days=days, begin_days=begin_days)
     ((level, text),) = broker.said()
     assert level == "WARNING"
-    day = f"{datetime.now(UTC) + timedelta(days=days if days < 0 else begin_days):%Y-%m-%d}"
+    day = f"{dated.now + timedelta(days=days if days < 0 else begin_days):%Y-%m-%d}"
     assert text.startswith(f"the new certificate in {pair.cert} {'ended' if days < 0 else 'begins'} on {day} ")
     assert (broker.tls.context(), broker.tls.expires_us) == good
     assert not broker.said()
-    authority.issue("broker", days=90)
+    dated.issue("broker", days=90)
     ((level, text),) = broker.said()
     assert (level, text[:28]) == ("INFO", "new certificates are in use;")
     assert broker.tls.expires_us > good[1]
 
 
 def test_a_pair_that_begins_later_is_taken_when_it_begins(
-    authority: Authority, caplog: pytest.LogCaptureFixture
+    dated: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = Watched(authority, caplog)
+    broker = Watched(dated, caplog)
     good = broker.tls.context()
-    authority.issue("broker", days=90, begin_days=2)
+    dated.issue("broker", days=90, begin_days=2)
     assert broker.said()
     assert broker.tls.context() is good
     broker.now_us += 2 * 86_400_000_000
@@ -324,12 +330,12 @@ def test_a_pair_that_begins_later_is_taken_when_it_begins(
 
 
 def test_a_pair_that_has_ended_takes_the_place_of_one_that_has_ended_and_that_is_told(
-    authority: Authority, caplog: pytest.LogCaptureFixture
+    dated: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = Watched(authority, caplog)
+    broker = Watched(dated, caplog)
     broker.now_us += 21 * 86_400_000_000
     assert [level for level, _ in broker.said()] == ["ERROR"]
-    pair = authority.issue("broker", days=19)
+    pair = dated.issue("broker", days=19)
     said = broker.said()
     assert [level for level, _ in said] == ["INFO", "ERROR"]
     assert said[1][1].startswith(f"a certificate in {pair.cert} ended on ")
