@@ -161,6 +161,8 @@ class BuildHot(build_ext):
     def run(self) -> None:
         """Compile what changed; where that fails, stay plain and say why, or fail if REQUIRE_CYTHON says so."""
         wanted = self.extensions
+        # Read before it is compiled: what is edited meanwhile differs from the note, and is compiled the next time.
+        sources = {ext.name: source_digest(ext.name) for ext in wanted}
         targets = {ext.name: Path(self.get_ext_fullpath(ext.name)) for ext in wanted}
         for folder in {path.parent for path in targets.values()}:
             remove(set(folder.glob("*" + sysconfig.get_config_var("EXT_SUFFIX"))) - set(targets.values()))
@@ -182,7 +184,7 @@ class BuildHot(build_ext):
             return
         self.extensions = wanted
         for name, path in targets.items():
-            write_note(path, {"source": source_digest(name), "compiled": file_digest(path)})
+            write_note(path, {"source": sources[name], "compiled": file_digest(path)})
 
     def build_extensions(self) -> None:
         """Translate all to C, then compile; what is asked for here has changed, whatever the times of files say."""

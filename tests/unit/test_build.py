@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -133,6 +135,20 @@ def test_what_changed_is_compiled_again_whatever_its_time_says(built: Path) -> N
     )
     assert shown.stdout.startswith("2 ")
     assert shown.stdout.endswith(".so\n")
+
+
+@needs_a_compiler
+def test_a_source_that_is_edited_during_the_build_is_compiled_the_next_time(built: Path, tmp_path: Path) -> None:
+    source = built / "src" / "penstock" / "hot" / "scan.py"
+    source.write_text(source.read_text().replace("NUMBER = 1", "NUMBER = 2"))
+    compiler = tmp_path / "compiler"
+    edit = f"echo 'NUMBER = 3' >> {shlex.quote(str(source))}"
+    compiler.write_text(f'#!/bin/sh\n{edit}\nexec {sysconfig.get_config_var("CC")} "$@"\n')
+    compiler.chmod(0o755)
+    assert build(built, "build_ext", "--inplace", REQUIRE_CYTHON="1", CC=str(compiler)).returncode == 0
+    assert "NUMBER = 3" in source.read_text()
+    (stale,) = hot_modes.load_setup(built / "setup.py").stale_files()
+    assert stale.startswith("scan.")
 
 
 @needs_a_compiler
