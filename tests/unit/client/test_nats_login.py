@@ -19,6 +19,20 @@ def test_a_login_leaves_the_url_and_is_decoded() -> None:
     assert nats_login(["h:1"], {}) == (["h:1"], {})
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "login"),
+    [
+        ("u:p%2f", "u:p%2F", {"user": "u", "password": "p/"}),
+        ("u:p%41", "%75:pA", {"user": "u", "password": "pA"}),
+        ("u:p%40", "u:p@", {"user": "u", "password": "p@"}),
+        ("é:p", "%C3%A9:p", {"user": "é", "password": "p"}),
+        ("t+x", "t%2Bx", {"token": "t+x"}),
+    ],
+)
+def test_one_login_that_is_encoded_in_two_ways_is_one(first: str, second: str, login: dict[str, str]) -> None:
+    assert nats_login([f"nats://{first}@h", f"nats://{second}@i"], {}) == (["nats://h", "nats://i"], login)
+
+
 def test_servers_with_different_logins_keep_them_where_nats_py_reads_them_right() -> None:
     for urls in (["nats://u:p@h:1", "nats://v:q@i:1"], ["nats://u:p@h:1", "nats://i:1"]):
         assert nats_login(urls, {}) == (urls, {})
