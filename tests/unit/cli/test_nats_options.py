@@ -44,6 +44,6 @@ def test_servers_are_the_same_whatever_their_logins_and_how_these_are_encoded() 
     assert servers_of(["nats://t@[::1]:1", "nats://[::1]:2"]) == {("::1", 1), ("::1", 2)}
     assert servers_of([]) == set()
     for bad in ("nats://u:hidden", "nats://:1", "nats://[u:hidden"):
-        with pytest.raises(ValueError, match="names no host|is no URL") as caught:
+        with pytest.raises(ValueError, match=r"names no host|is no URL") as caught:
             servers_of([bad])
         assert "hidden" not in str(caught.value)
