@@ -39,6 +39,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*")
 
 def user_name_mistake(name: str) -> str | None:
     """Why that cannot be the name of a user; None if it can."""
+    if not name:
+        return "a user needs a name"
     if len(name) > limits.USER_NAME_CHARS_MAX:
         return f"the name is {len(name)} characters long; the limit is {limits.USER_NAME_CHARS_MAX}"
     if not _NAME.fullmatch(name):

@@ -10,6 +10,7 @@ from penstock.cli import output
 from penstock.cli.completing import OPERATIONS, complete_operations, complete_stream, complete_user
 from penstock.cli.failure import FAILED, clearly, say
 from penstock.cli.help import Command, Group
+from penstock.cli.names import user_or_everybody
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -36,7 +37,13 @@ app = typer.Typer(
 )
 
 _User = Annotated[
-    str, typer.Argument(metavar="USER", help="The user's name; '*' is everybody.", autocompletion=complete_user)
+    str,
+    typer.Argument(
+        metavar="USER",
+        help="The user's name; '*' is everybody.",
+        callback=user_or_everybody,
+        autocompletion=complete_user,
+    ),
 ]
 _Operations = Annotated[
     str,
@@ -138,7 +145,12 @@ def list_rules(
     ctx: typer.Context,
     user: Annotated[
         str | None,
-        typer.Argument(metavar="[USER]", help="Only of this user.  Default: of all.", autocompletion=complete_user),
+        typer.Argument(
+            metavar="[USER]",
+            help="Only of this user.  Default: of all.",
+            callback=user_or_everybody,
+            autocompletion=complete_user,
+        ),
     ] = None,
     as_json: Json = False,
     server: Server = None,

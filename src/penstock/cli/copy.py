@@ -15,6 +15,7 @@ from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import are_different_clusters
 from penstock.cli import output, placed_rows, places
 from penstock.cli.failure import clearly, say, say_note
+from penstock.cli.names import stream_name
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -49,7 +50,7 @@ EXAMPLES = examples(
 def copy(
     ctx: typer.Context,
     source: StreamArgument,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The name of the copy.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The name of the copy.", callback=stream_name)],
     start: Annotated[
         str,
         typer.Option(

@@ -9,6 +9,7 @@ import typer
 from penstock.base.config import Retain
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say
+from penstock.cli.names import archive_name
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, Yes, connected
 
 
@@ -17,7 +18,12 @@ def forget_archive(
     ctx: typer.Context,
     stream: StreamArgument,
     archive: Annotated[
-        str, typer.Argument(metavar="ARCHIVE", help="Its name, as `stream show` has it behind `archived up to`.")
+        str,
+        typer.Argument(
+            metavar="ARCHIVE",
+            help="Its name, as `stream show` has it behind `archived up to`.",
+            callback=archive_name,
+        ),
     ],
     yes: Yes = False,
     server: Server = None,

@@ -12,6 +12,7 @@ from penstock.cli.completing import complete_group, complete_stream
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import FAILED, advising, clearly, say, say_error
 from penstock.cli.help import Command, Group
+from penstock.cli.names import group_name, stream_name
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -38,12 +39,18 @@ app = typer.Typer(
 )
 
 _GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="The group's name.", autocompletion=complete_group)
+    str,
+    typer.Argument(metavar="GROUP", help="The group's name.", callback=group_name, autocompletion=complete_group),
 ]
 
 _StreamsArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[STREAM]", help="Only in this stream.  Default: all.", autocompletion=complete_stream),
+    typer.Argument(
+        metavar="[STREAM]",
+        help="Only in this stream.  Default: all.",
+        callback=stream_name,
+        autocompletion=complete_stream,
+    ),
 ]
 
 

@@ -15,6 +15,7 @@ from penstock.cli import jetstream_config, output, placed_rows
 from penstock.cli.confirming import confirm
 from penstock.cli.cut_over import check_is_heard
 from penstock.cli.failure import clearly, say, say_note
+from penstock.cli.names import jetstream_name
 from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
     CONNECTION_PANEL,
@@ -56,7 +57,9 @@ def import_stream(
     ctx: typer.Context,
     source: Annotated[
         str,
-        typer.Option("--from-jetstream", metavar="STREAM", help="The JetStream stream's name."),
+        typer.Option(
+            "--from-jetstream", metavar="STREAM", help="The JetStream stream's name.", callback=jetstream_name
+        ),
     ],
     name: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="What the stream is called here.  Default: the same.")

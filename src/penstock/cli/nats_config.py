@@ -9,6 +9,7 @@ import typer
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import is_wildcard
 from penstock.cli.failure import clearly, say
+from penstock.cli.names import each_stream_name
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ _WEIGHTS_MAX = 100  # nats-server counts in whole percents
 def nats_config(
     ctx: typer.Context,
     names: Annotated[
-        list[str], typer.Argument(metavar="STREAM…", help="Streams whose partition nats-server is to choose.")
+        list[str],
+        typer.Argument(
+            metavar="STREAM…",
+            help="Streams whose partition nats-server is to choose.",
+            callback=each_stream_name,
+        ),
     ],
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,

@@ -14,6 +14,7 @@ from penstock.base.units import parse_duration_us
 from penstock.cli.completing import complete_stream, stream_names
 from penstock.cli.connection_options import CONNECTION_PANEL as CONNECTION_PANEL
 from penstock.cli.failure import show_tracebacks
+from penstock.cli.names import stream_name
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -127,7 +128,8 @@ def _similar(client: Client, name: str) -> list[str]:
 
 
 StreamArgument = Annotated[
-    str, typer.Argument(metavar="STREAM", help="The stream's name.", autocompletion=complete_stream)
+    str,
+    typer.Argument(metavar="STREAM", help="The stream's name.", callback=stream_name, autocompletion=complete_stream),
 ]
 
 

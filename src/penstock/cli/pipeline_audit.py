@@ -11,6 +11,7 @@ from penstock.base.units import format_bytes
 from penstock.cli import output
 from penstock.cli.completing import complete_stream
 from penstock.cli.failure import FAILED, clearly, say, say_error
+from penstock.cli.names import stream_name
 from penstock.cli.options import Debug, Json, Server, examples
 from penstock.cli.pipeline_options import Config, Master, config_of, servers_of
 from penstock.cli.spark_session import spark_session
@@ -32,7 +33,9 @@ def audit(
     ctx: typer.Context,
     stream: Annotated[
         str | None,
-        typer.Argument(metavar="[STREAM]", help="The stream's name.", autocompletion=complete_stream),
+        typer.Argument(
+            metavar="[STREAM]", help="The stream's name.", callback=stream_name, autocompletion=complete_stream
+        ),
     ] = None,
     subject: Annotated[
         str | None,

@@ -19,6 +19,7 @@ from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.forget_archive import forget_archive
 from penstock.cli.help import Command, Group
+from penstock.cli.names import stream_name
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -165,7 +166,7 @@ def warnings(subject: str) -> Iterator[str]:
 
 def _create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.", callback=stream_name)],
     subject: Annotated[
         str, typer.Argument(metavar="SUBJECT", help="What it stores; '*' is one token, '>' all that follow.")
     ],

@@ -22,6 +22,7 @@ from penstock.cli.completing import complete_user
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import FAILED, clearly, say, say_error
 from penstock.cli.help import Command, Group
+from penstock.cli.names import user_name
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ app = typer.Typer(
 
 NONE = "none"
 
-_NewUser = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
-_User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", autocompletion=complete_user)]
+_NewUser = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", callback=user_name)]
+_User = Annotated[
+    str, typer.Argument(metavar="USER", help="The user's name.", callback=user_name, autocompletion=complete_user)
+]
 _PasswordFile = Annotated[
     Path | None,
     typer.Option("--password-file", metavar="FILE", help="File that holds the password; - reads it from stdin."),

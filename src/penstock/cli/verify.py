@@ -18,6 +18,7 @@ from penstock.base.units import format_exact_bytes, parse_bytes
 from penstock.cli import output, verify_report
 from penstock.cli.failure import FAILED, advising, clearly
 from penstock.cli.keys import KeysFile, keys_of
+from penstock.cli.names import each_stream_name
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Globals, Json, Server, Timeout, connected, examples
 from penstock.cli.verify_backup import is_backup, verify_backup
 from penstock.cli.verify_brokers import verify_brokers, which_of
@@ -61,6 +62,7 @@ def verify(
             metavar="STREAM[/N]|PATH...",
             help="Streams or partitions of the cluster; or paths of data directories, folders of logs, segment files, "
             "or a backup.  Default: all streams.",
+            callback=each_stream_name,
             show_default=False,
         ),
     ] = None,
