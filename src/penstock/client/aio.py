@@ -21,7 +21,7 @@ from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import added, appending, archives, batches, getting, reading, truncating, whole
-from penstock.client.checks import require, stream_config, wanted_columns, whole_number
+from penstock.client.checks import check_plain, require, stream_config, wanted_columns, whole_number
 from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
 from penstock.client.groups import Groups
@@ -257,9 +257,14 @@ class Client:
         partition: int | None = None,
         timeout: float = 10.0,
     ) -> Message:
-        """The latest message of a key, or on a plain subject, in all partitions or in one. MessageNotFound."""
+        """The latest message of a key, or on a plain subject, in all partitions or in one. MessageNotFound.
+
+        ValueError: a subject with wildcards; `read(where=Filter(subject=…))` takes those.
+        """
         if (key is None) == (subject is None):
             raise ValueError("give either key= or subject=")
+        if subject is not None:
+            check_plain(subject)
         wanted = {"subject": subject} if key is None else {"key": key.encode() if isinstance(key, str) else key}
         return await getting.last(self._link, self._streams, stream, wanted, partition, timeout)
 

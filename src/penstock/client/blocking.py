@@ -284,7 +284,10 @@ class Client:
         partition: int | None = None,
         timeout: float = 10.0,
     ) -> Message:
-        """The latest message of a key, or on a plain subject, in all partitions or in one. MessageNotFound."""
+        """The latest message of a key, or on a plain subject, in all partitions or in one. MessageNotFound.
+
+        ValueError: a subject with wildcards; `read(where=Filter(subject=…))` takes those.
+        """
         wanted: dict[str, Any] = {"key": key, "subject": subject, "partition": partition}
         return self._thread.run(self._client.last(stream, timeout=timeout, **wanted))
 

@@ -18,6 +18,7 @@ from penstock.base.config import StreamConfig, field_type_mistake, stream_config
 from penstock.base.errors import CorruptionError, ErrorCode
 from penstock.base.extras import how_to_install
 from penstock.base.ids import StreamId
+from penstock.base.subjects import subject_mistake
 from penstock.client.errors import InvalidConfig
 from penstock.client.publish_format import a_kind
 from penstock.client.values import Message, StreamName
@@ -51,6 +52,17 @@ def _field_mistakes(fields: dict[str, Any]) -> list[str]:
         if (mistake := field_type_mistake(name, value)) is not None:
             mistakes.append(mistake)
     return mistakes
+
+
+def check_plain(subject: str) -> None:
+    """ValueError: no message has that subject; a pattern is not looked up either."""
+    if (mistake := subject_mistake(subject)) is None:
+        return
+    if subject_mistake(subject, wildcards=True) is None:
+        raise ValueError(
+            f"{subject!r} is a pattern, and this takes a plain subject; read(where=Filter(subject=…)) takes patterns"
+        )
+    raise ValueError(mistake)
 
 
 def name_and_id(stream: StreamName) -> tuple[str, StreamId | None]:

@@ -363,6 +363,19 @@ async def test_messages_one_by_one(broker: FakeBroker, client: aio.Client) -> No
         await client.last("a")
 
 
+async def test_a_pattern_is_no_subject_whose_last_message_is_found(broker: FakeBroker, client: aio.Client) -> None:
+    broker.create("a").append(columns(b"v", subject=b"r.eu"))
+    for pattern in ("r.*", "r.>", "*", ">"):
+        with pytest.raises(ValueError, match=r"is a pattern, and this takes a plain subject; read\(where=Filter"):
+            await client.last("a", subject=pattern)
+    for bad, said in (("", "the subject is empty"), ("r..eu", "an empty token"), ("r eu", "white space")):
+        with pytest.raises(ValueError, match=said):
+            await client.last("a", subject=bad)
+    assert (await client.last("a", subject="r.eu")).value == b"v"
+    with pytest.raises(penstock.MessageNotFound):
+        await client.last("a", subject="r.e*")  # a star within a token is none
+
+
 @pytest.mark.parametrize("which", [{"offset": 1}, {"key": "other"}, {"subject": "else.where"}])
 async def test_another_message_than_the_one_asked_for_is_damage(
     broker: FakeBroker, client: aio.Client, which: dict[str, Any]
