@@ -38,7 +38,6 @@ class Authority:
         above: Authority | None = None,
         *,
         now: datetime | None = None,
-        days: float = 365,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.now = (now or datetime.now(UTC)).replace(microsecond=0)  # a certificate knows whole seconds
@@ -48,7 +47,12 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         basic = x509.BasicConstraints(ca=True, path_length=None)
         issuer = self if above is None else above
-        self.ca.write_bytes(_pem(issuer._signed(self._name, self._key, [(basic, True)], days=days)))
+        self.ca.write_bytes(_pem(issuer._signed(self._name, self._key, [(basic, True)], days=365)))
+
+    def own(self, *, days: float, begin_days: float = -365) -> bytes:
+        """Another certificate of this authority itself, for the same name and key, as PEM."""
+        basic = x509.BasicConstraints(ca=True, path_length=None)
+        return _pem(self._signed(self._name, self._key, [(basic, True)], days=days, begin_days=begin_days))
 
     def issue(
         self,

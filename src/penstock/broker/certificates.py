@@ -56,7 +56,23 @@ class Held(NamedTuple):
 
     setting: str  # that names it
     file: Path
-    validity: Validity  # of all in it
+    validities: tuple[Validity, ...]  # of each in it, of which there is one at least
+    is_chain: bool = False  # every one is needed; else authorities, each of which is trusted by itself
+
+    @property
+    def validity(self) -> Validity:
+        """When all of them count."""
+        return common(self.validities)
+
+    @property
+    def last_end_us(self) -> int:
+        """When none is left that counts."""
+        return self.validity.end_us if self.is_chain else max(one.end_us for one in self.validities)
+
+    def has_good(self, now_us: int) -> bool:
+        """Whether some certificate can be checked with it now, though another one in it has ended, or begins later."""
+        good = [one.begin_us <= now_us < one.end_us for one in self.validities]
+        return all(good) if self.is_chain else any(good)
 
 
 def common(validities: Iterable[Validity]) -> Validity:

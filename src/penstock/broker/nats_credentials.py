@@ -37,7 +37,7 @@ from penstock.base.nats_logins import (
 )
 from penstock.base.text_files import text_of
 from penstock.base.tls_errors import pair_mistake
-from penstock.broker.certificates import Held, certificates_in, common, validity_of
+from penstock.broker.certificates import Held, certificates_in, validity_of
 from penstock.ingest.connect import ANONYMOUS, Authentication
 
 DEFAULT_PORT = 4222
@@ -278,7 +278,8 @@ class TlsFiles:
         for setting, file in (("nats_tls_cert", self.cert_file), ("nats_tls_ca", self.ca_file)):
             with contextlib.suppress(OSError, ValueError):
                 if file is not None and (those := certificates_in(file)):
-                    found.append(Held(setting, file, common(map(validity_of, those))))
+                    is_chain = setting == "nats_tls_cert"
+                    found.append(Held(setting, file, tuple(map(validity_of, those)), is_chain=is_chain))
         return tuple(found)
 
     def context(self) -> ssl.SSLContext:

@@ -55,7 +55,14 @@ def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
 
 def _certificates(driver: Driver) -> tuple[CertificateInfo, ...]:
     held = () if driver.tls is None else driver.tls.held
-    return tuple(CertificateInfo(setting=one.setting, expires_us=TimestampUs(one.validity.end_us)) for one in held)
+    return tuple(
+        CertificateInfo(
+            setting=one.setting,
+            expires_us=TimestampUs(one.validity.end_us),
+            last_expires_us=TimestampUs(one.last_end_us),
+        )
+        for one in held
+    )
 
 
 def _counted(**counts: int) -> dict[str, int]:

@@ -198,9 +198,10 @@ class ServerTls:
         _log.info("new certificates are in use; this broker's own ends on %s", utc_text(loaded.own.end_us))
 
     def _tell_ends(self, wall_us: int) -> None:
-        for _, file, validity in self._loaded.held:
+        for held in self._loaded.held:
+            file, validity, has_good = held.file, held.validity, held.has_good(wall_us)
             told_us = self._told_us.get(file)
-            has_begun = validity.begin_us <= wall_us
+            has_begun = validity.begin_us <= wall_us or has_good
             if has_begun and validity.end_us - wall_us > limits.TLS_EXPIRY_TOLD_MS * 1_000:
                 continue
             if told_us is not None and wall_us - told_us < limits.TLS_EXPIRY_TOLD_AGAIN_MS * 1_000:
@@ -211,6 +212,10 @@ class ServerTls:
                 _log.error(text, file, utc_text(validity.begin_us))
                 continue
             has_ended = validity.end_us <= wall_us
+            if has_ended and has_good:
+                text = "an authority in %s ended on %s; another one there is good: take out the old one, if no "
+                _log.warning(text + "certificate is of it any more", file, utc_text(validity.end_us))
+                continue
             level, verb = (logging.ERROR, "ended") if has_ended else (logging.WARNING, "ends")
             _log.log(
                 level, "a certificate in %s %s on %s: put a new one in its place", file, verb, utc_text(validity.end_us)

@@ -124,7 +124,10 @@ class BrokerTls:
             clients,
             brokers,
             common(map(validity_of, own)),
-            tuple(Held(setting, file, common(map(validity_of, those))) for setting, (file, those) in held.items()),
+            tuple(
+                Held(setting, file, tuple(map(validity_of, those)), is_chain=setting == "tls_cert")
+                for setting, (file, those) in held.items()
+            ),
         )
 
     def _server_context(self) -> ssl.SSLContext:

@@ -21,6 +21,12 @@ def judge_certificates(asked: Sequence[Asked], now_us: int) -> Iterator[Finding]
         for broker_id, one in held:
             if one.expires_us - now_us > SOON_US:
                 continue
+            if one.expires_us <= now_us < (one.last_expires_us or 0):
+                text = f"an authority in that of broker {broker_id} ({one.setting}) ended on {utc_text(one.expires_us)}"
+                until = utc_text(one.last_expires_us or 0)
+                advice = "once no certificate is of it any more, take it out of the file: docs/how-to/tls.md"
+                yield warn(check, f"{text}; with the others of the file certificates are checked until {until}", advice)
+                continue
             verb, bad = ("ended", fail) if one.expires_us <= now_us else ("ends", warn)
             text = f"that of broker {broker_id} ({one.setting}) {verb} on {utc_text(one.expires_us)}"
             yield bad(check, text, "put a new one in its place: docs/how-to/tls.md, no restart is needed")

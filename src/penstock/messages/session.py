@@ -100,6 +100,7 @@ class CertificateInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     setting: str  # that names their file
     expires_us: TimestampField  # when the first of them ends
+    last_expires_us: TimestampField | None = None  # when none of several authorities is left; None: not told
 
 
 class StatusResponse(Response, frozen=True, kw_only=True):

@@ -224,6 +224,50 @@ def test_the_nearest_authority_says_whose_certificate_it_is(tmp_path: Path) -> N
         assert (found.is_client, found.is_broker) == (is_client, not is_client)
 
 
+@pytest.mark.parametrize("same_key", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_authority_that_has_ended_beside_a_good_one_does_no_harm(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture, same_key: bool, is_first: bool
+) -> None:
+    ended = (authority if same_key else Authority(tmp_path, "old")).own(days=-1)
+    good = authority.ca.read_bytes()
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(ended + good if is_first else good + ended)
+    pair = authority.issue("broker")
+    for settings in (
+        BrokerTls(pair.cert, pair.key, ca_file=bundle),
+        BrokerTls(pair.cert, pair.key, client_ca_file=bundle),
+    ):
+        tls = ServerTls(settings)
+        found = shown(tls, authority.issue("came"), bundle)
+        assert found is not None
+        assert (found.is_broker, found.is_client) == (settings.ca_file is not None, settings.ca_file is None)
+        now_us = int(authority.now.timestamp()) * 1_000_000
+        with caplog.at_level(logging.WARNING, "penstock.tls"):
+            caplog.clear()
+            tls.sweep(now_us, limits.TLS_LOOK_MS * 1_000, lambda run, done: done(None))
+        ((level, text),) = [(one.levelname, one.getMessage()) for one in caplog.records]
+        assert (level, text.partition(" ended on ")[0]) == ("WARNING", f"an authority in {bundle}")
+        (held,) = [one for one in tls.held if one.file == bundle]
+        assert held.validity.end_us < now_us < held.last_end_us
+        caplog.clear()
+        tls.sweep(now_us + 366 * 86_400_000_000, 2 * limits.TLS_LOOK_MS * 1_000, lambda run, done: done(None))
+        assert f"a certificate in {bundle} ended on " in caplog.text
+
+
+def test_an_authority_that_is_there_before_its_time_does_no_harm(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(authority.ca.read_bytes() + Authority(tmp_path, "next").own(days=700, begin_days=30))
+    pair = authority.issue("broker")
+    tls = ServerTls(BrokerTls(pair.cert, pair.key, ca_file=bundle))
+    assert shown(tls, authority.issue("came"), bundle) is not None
+    with caplog.at_level(logging.WARNING, "penstock.tls"):
+        tls.sweep(int(authority.now.timestamp()) * 1_000_000, limits.TLS_LOOK_MS * 1_000, lambda run, done: done(None))
+    assert not caplog.messages
+
+
 def test_of_two_authorities_neither_may_be_below_the_other_unless_brokers_have_names(tmp_path: Path) -> None:
     root, other = Authority(tmp_path, "root"), Authority(tmp_path, "other")
     middle = Authority(tmp_path, "middle", root)
@@ -315,9 +359,7 @@ def test_a_pair_that_nobody_would_take_does_not_take_the_place_of_a_good_one(
     assert broker.tls.expires_us > good[1]
 
 
-def test_a_pair_that_begins_later_is_taken_when_it_begins(
-    dated: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pair_that_begins_later_is_taken_when_it_begins(dated: Authority, caplog: pytest.LogCaptureFixture) -> None:
     broker = Watched(dated, caplog)
     good = broker.tls.context()
     dated.issue("broker", days=90, begin_days=2)

@@ -45,6 +45,20 @@ def test_a_certificate_is_told_30_days_before_it_ends_and_fails_when_it_has(days
     assert result is Result.OK or "broker 2 (tls_ca) end" in found.found
 
 
+def test_an_authority_that_has_ended_beside_a_good_one_is_told_and_fails_nothing() -> None:
+    def found(last_days: int | None) -> tuple[Result, str]:
+        last = None if last_days is None else ends(last_days)
+        one = CertificateInfo(setting="tls_ca", expires_us=ends(-2), last_expires_us=last)
+        (finding,) = judge_certificates([Asked(broker(1), status(1, certificates=(one,)))], NOW_US)
+        return finding.result, finding.found
+
+    result, text = found(300)
+    assert (result, text[:52]) == (Result.WARN, "an authority in that of broker 1 (tls_ca) ended on 2")
+    assert found(-1)[0] is Result.FAIL
+    assert found(-2)[0] is Result.FAIL
+    assert found(None)[0] is Result.FAIL  # of an earlier version
+
+
 def test_brokers_without_tls_have_none_and_earlier_ones_tell_their_own() -> None:
     assert not list(judge_certificates([Asked(broker(1), status(1)), Asked(broker(2), failure="away")], NOW_US))
     (found,) = judge_certificates([Asked(broker(1), status(1, tls_expires_us=ends(3)))], NOW_US)
