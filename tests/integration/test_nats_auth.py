@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 import json
 import os
+import ssl
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,7 +28,7 @@ from penstock.broker.nats_credentials import Credentials, TlsFiles
 from penstock.broker.nats_link import ConnectFailed, LinkUp
 from penstock.cli.nats_options import login_of, urls_of
 from penstock.client.errors import Unavailable
-from penstock.client.publishing import first_connection
+from penstock.client.publishing import Publisher, first_connection
 from penstock.ingest.connect import ErrorKind
 from penstock.node.step import Answers
 from tests.nats_servers import Listener, listening, running_nats
@@ -256,6 +257,42 @@ async def test_tls_before_info(tmp_path: Path, certificates: Certificates) -> No
             await server.start()
             await listener.link.wait_barrier(10_000)
             assert sum(isinstance(event, LinkUp) for event in listener.events) == 2
+
+
+async def test_what_waits_for_info_of_a_server_that_begins_with_tls_says_what_to_write(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    said = "closed the connection before it said anything; if it speaks TLS first (handshake_first: true), write tls://"
+    async with running_nats(tmp_path, certificates.config("handshake_first: true, timeout: 0.2")) as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        failed = await _refusal(url)
+        assert f"it {said}" in failed.reason
+        publisher = Publisher([url], "test", {"reconnect_time_wait": 0.05})
+        with pytest.raises(Unavailable) as refused:
+            await publisher.publish("a", b"v", None, timeout_s=1.0)
+        assert f"NATS at {url} {said}" in str(refused.value)
+        await publisher.close()
+
+
+@pytest.mark.parametrize("handshake_first", [True, False])
+async def test_clients_find_out_whether_tls_or_info_comes_first(
+    tmp_path: Path, certificates: Certificates, handshake_first: bool
+) -> None:
+    config = certificates.config(f"handshake_first: {str(handshake_first).lower()}, timeout: 0.2")
+    trusted = ssl.create_default_context(cafile=certificates.ca)
+    async with running_nats(tmp_path, config) as server:
+        connection = NatsClient()
+        errors: list[Exception] = []
+
+        async def failed(error: Exception) -> None:
+            errors.append(error)
+
+        options: dict[str, Any] = {"tls": trusted, "reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
+        await first_connection(connection, [f"tls://127.0.0.1:{server.port}"], error_cb=failed, **options)
+        await connection.flush()
+        assert connection.options["tls_handshake_first"] is handshake_first
+        assert len(errors) == handshake_first
+        await connection.close()
 
 
 async def test_no_credentials_are_sent_where_tls_is_missing(tmp_path: Path, certificates: Certificates) -> None:

@@ -4,6 +4,7 @@
 |-----------|----------------------------------|-------------------------------------------------------------------|
 | `nats://` | INFO, TLS not required           | plain, unless certificates are set: then TLS or nothing           |
 | `nats://` | INFO, TLS required               | TLS after INFO                                                    |
+| `nats://` | silent, or closes                | an error that names `handshake_first` and `tls://`                |
 | `tls://`  | INFO                             | TLS after INFO, or nothing                                        |
 | `tls://`  | silent (`handshake_first: true`) | TLS after a second of silence; for this server at once from then on |
 """
@@ -23,6 +24,8 @@ from penstock.broker.nats_credentials import NatsServer, TlsFiles
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent, SessionReady, SessionState, TlsWanted
+
+_TLS_FIRST = "if it speaks TLS first (handshake_first: true), write tls:// in place of nats://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class NatsAttempt:
         """What is known of a server that has not answered so far."""
         if self.connection.transport is None or self.session.state is not SessionState.CONNECTING_INFO:
             return "it does not answer"
-        return "it takes the connection and says nothing: is it a NATS server?"
+        said = "it takes the connection and says nothing: is it a NATS server?"
+        return said if self.server.tls else f"{said} {_TLS_FIRST[0].upper()}{_TLS_FIRST[1:]}"
 
     async def connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
         """Return once the session is, or was, ready; OperationalError if it ended before."""
@@ -118,7 +122,8 @@ class NatsAttempt:
     def lost(self, kind: ErrorKind, reason: str) -> None:
         """The connection is over."""
         if self.end is None:
-            self.end = (kind, reason)
+            is_unclear = self.connection.ended_unheard and not self.server.tls
+            self.end = (kind, f"{reason}; {_TLS_FIRST}" if is_unclear else reason)
         self._changed.set()
 
     def failed(self, error: BaseException) -> None:

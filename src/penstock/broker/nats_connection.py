@@ -47,6 +47,7 @@ class NatsConnection(asyncio.BufferedProtocol):
     def __init__(self, session: NatsSession, owner: ConnectionOwner, now_ms: Callable[[], int]) -> None:
         self.session = session
         self.is_writable = True  # the buffer has room
+        self.ended_unheard = False  # it was closed before any INFO
         self._owner = owner
         self._now_ms = now_ms
         self._transport: asyncio.Transport | None = None
@@ -112,8 +113,12 @@ class NatsConnection(asyncio.BufferedProtocol):
         if self._lost:
             return
         self._lost = True
+        self.ended_unheard = self._closed is None and self.session.state is SessionState.CONNECTING_INFO
         self.session.state = SessionState.CLOSED
-        if self._closed is not None:
+        if self.ended_unheard:
+            why = "" if exc is None else f" ({exc})"
+            self._owner.lost(ErrorKind.OTHER, f"it closed the connection before it said anything{why}")
+        elif self._closed is not None:
             self._owner.lost(self._closed.kind, self._closed.reason)
         elif exc is not None:
             self._owner.lost(ErrorKind.OTHER, f"the connection to nats-server broke ({exc}): {_WHY}")
