@@ -35,7 +35,8 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.ids import BrokerId, are_different_clusters
 from penstock.hot.crc import crc32c
-from penstock.vfs.real import CANNOT_SYNC_FOLDERS, read_whole
+from penstock.vfs import NFS_LEFTOVER
+from penstock.vfs.real import read_whole, sync_folder
 
 _log = logging.getLogger("penstock.broker")
 
@@ -48,7 +49,7 @@ MACHINE_FILE = "brokers.json"
 _OWN = frozenset({_LOCK, f"{_IDENTITY}.new", f"{MACHINE_FILE}.new"})
 # What file systems and desktops put into the root of a mount; nobody's data is there.
 _FOREIGN = re.compile(
-    r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100|\.nfs[0-9a-f]+"
+    r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100|" + NFS_LEFTOVER
 )
 _MODE = 0o700
 _FILE_MODE = 0o640
@@ -259,13 +260,4 @@ def write_json(path: Path, name: str, content: dict[str, object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.rename(path / name)
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in CANNOT_SYNC_FOLDERS:
-            raise
-        text = "its file system cannot sync folders, so a power loss could take files: use a local one, or NFS"
-        raise OSError(error.errno, text, str(path)) from None
-    finally:
-        os.close(folder)
+    sync_folder(path)

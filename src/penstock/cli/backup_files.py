@@ -30,7 +30,7 @@ from penstock.batch.codec import Buffer
 from penstock.batch.header import BatchHeader
 from penstock.batch.reader import open_segment
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.vfs.real import CANNOT_SYNC_FOLDERS
+from penstock.vfs.real import sync_folder_if_possible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,7 +157,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         out.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         sync(out)
     part.replace(folder / MANIFEST)
-    sync_folder(folder)
+    sync_folder_if_possible(folder)
 
 
 def private_file(path: Path) -> IO[bytes]:
@@ -234,7 +234,7 @@ class FileWriter:
         sync(self._out)
         self._out.close()
         self._part.replace(self._target)
-        sync_folder(self._target.parent)
+        sync_folder_if_possible(self._target.parent)
         sha = self._sha.hexdigest()
         return File(self._path.as_posix(), self._base_offset, self._end_offset, self._rows, self.size_bytes, sha)
 
@@ -317,15 +317,3 @@ def sync(out: IO[bytes]) -> None:
     """Have it on the disk."""
     out.flush()
     os.fsync(out.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in it on the disk. A file system that syncs no folders (CIFS, 9p, FUSE) keeps them as it does."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    except OSError as error:
-        if error.errno not in CANNOT_SYNC_FOLDERS:
-            raise OSError(error.errno, error.strerror, str(folder)) from None
-    finally:
-        os.close(number)

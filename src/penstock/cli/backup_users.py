@@ -24,10 +24,10 @@ from penstock.cli.backup_files import (
     private_file,
     private_folder,
     sync,
-    sync_folder,
     write_manifest,
 )
 from penstock.messages import UserExport
+from penstock.vfs.real import sync_folder_if_possible
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -98,7 +98,7 @@ def write_users(folder: Path, manifest: Manifest, users: Sequence[UserExport], b
             out.write(data)
             sync(out)
         part.replace(folder / path)
-        sync_folder(part.parent)
+        sync_folder_if_possible(part.parent)
         manifest.access = AccessBackup(path.as_posix(), len(users), len(data), sha, backed_up)
     write_manifest(folder, manifest)
     kept = None if manifest.access is None else folder / manifest.access.path

@@ -147,7 +147,7 @@ def new(
 def _put_first(file: Path, line: str) -> None:
     """Into a file of keys; whoever reads it meanwhile finds it as it was, or with the line."""
     from penstock.vfs.keys import parse_keys
-    from penstock.vfs.real import read_whole
+    from penstock.vfs.real import read_whole, sync_folder_if_possible
 
     try:
         before, owner = text_of(read_whole(file, _FILE_BYTES_MAX)), file.stat()
@@ -164,11 +164,7 @@ def _put_first(file: Path, line: str) -> None:
         os.fsync(opened_file.fileno())
     beside.replace(file)
     # The broker may encrypt with it at once: its name may not go with a power loss.
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder_if_possible(file.parent)
 
 
 def _give(number: int, owner: os.stat_result, file: Path) -> None:

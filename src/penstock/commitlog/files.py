@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.vfs import Vfs
+from penstock.vfs import Vfs, is_nfs_leftover
 
 CHECKPOINT = "checkpoint"
 LINEAGE = "lineage"
@@ -124,4 +124,5 @@ def is_known(name: str) -> bool:
 def holds_messages(path: str) -> bool:
     """Whether there may be anything of a message in the file at `path`: the others hold numbers only."""
     name = path.rpartition("/")[2]
-    return not (name in _FIXED or name.endswith(".index") or name == f"{LINEAGE}.new")
+    has_none = name in _FIXED or name.endswith(".index") or name == f"{LINEAGE}.new"
+    return not has_none and not is_nfs_leftover(name)

@@ -48,7 +48,7 @@ from penstock.commitlog.lineage import Told
 from penstock.commitlog.rebuild import Scan, Torn
 from penstock.commitlog.scan import Beyond, find_behind
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment, create
-from penstock.vfs import File, Vfs
+from penstock.vfs import File, Vfs, is_nfs_leftover
 
 _ALL = 2**63
 
@@ -108,7 +108,8 @@ class Recovery:
         """Look, decide, mend. OSError if the disk does not let it; LogMissingError."""
         out = self._out
         names = self._vfs.list(self._directory)
-        out.notices += [f"{self._directory}/{name}: not a file of a log" for name in names if not files.is_known(name)]
+        strange = [name for name in names if not (files.is_known(name) or is_nfs_leftover(name))]
+        out.notices += [f"{self._directory}/{name}: not a file of a log" for name in strange]
         out.checkpoint = point = self._read_checkpoint()
         generations = sorted(parsed for name in names if (parsed := files.parsed(name)) is not None)
         self._generations = dict(generations)  # the last one of each counts

@@ -20,7 +20,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.made import MadeLogs
 from penstock.node.step import Outbox
 from penstock.raft.tasks import LOG_PATH
-from penstock.vfs import Vfs
+from penstock.vfs import Vfs, is_nfs_leftover
 
 STREAMS_PATH = "streams"
 QUARANTINE_PATH = "quarantine"
@@ -52,11 +52,16 @@ def check_folders(vfs: Vfs, last_index: int) -> None:
 
     A command is on the disk before its folder is made.
     """
-    for folder in vfs.list(STREAMS_PATH):
+    for folder in _listed(vfs, STREAMS_PATH):
         number = folder.partition("-")[0]
         if not last_index or (number.isdecimal() and int(number) > last_index):
             expected = f"the command that made {STREAMS_PATH}/{folder}"
             raise CorruptionError(LOG_PATH, 0, expected, f"{last_index} commands")
+
+
+def _listed(vfs: Vfs, path: str) -> list[str]:
+    """What is in a folder, without what NFS keeps there and removes by itself."""
+    return [name for name in vfs.list(path) if not is_nfs_leftover(name)]
 
 
 class Folders:
@@ -73,7 +78,7 @@ class Folders:
         known = {stream_path(state) for state in image.streams.values()}
         # By its whole name: a folder that only shares the number of a deleted stream is somebody else's.
         removed = {stream_path(state): state for state in deleted if state.config.storage is Storage.FILE}
-        for name in self._vfs.list(STREAMS_PATH):
+        for name in _listed(self._vfs, STREAMS_PATH):
             path = f"{STREAMS_PATH}/{name.rstrip('/')}"
             if path in removed:
                 try:

@@ -22,7 +22,7 @@ from pyarrow import parquet
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.spark.jobs import QUERY_ID, query_id_of, without_pandas_warning
-from penstock.spark.lake import sync_folder
+from penstock.vfs.real import sync_folder_if_possible
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Field
@@ -114,5 +114,5 @@ def write(root: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     if not rows:
         (Path(root) / path).unlink()
         return
-    sync_folder(Path(root))
+    sync_folder_if_possible(Path(root))
     yield pa.RecordBatch.from_pydict({"path": [path], "size": [length], "rows": [rows]})

@@ -28,6 +28,7 @@ import pyarrow as pa
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
 from penstock.base.extras import how_to_install
 from penstock.spark.places import Key, Position
+from penstock.vfs.real import sync_folder_if_possible
 
 FORMATS = ("parquet", "delta", "iceberg")
 OWN = "_penstock"
@@ -248,7 +249,7 @@ def write_durably(file: Path, data: bytes) -> None:
         target.flush()
         os.fsync(target.fileno())
     new.replace(file)
-    sync_folder(file.parent)
+    sync_folder_if_possible(file.parent)
 
 
 def make_folder(folder: Path) -> None:
@@ -258,7 +259,7 @@ def make_folder(folder: Path) -> None:
         missing.append(above)
     folder.mkdir(parents=True, exist_ok=True)
     for one in missing:
-        sync_folder(one.parent)
+        sync_folder_if_possible(one.parent)
 
 
 def sync_up(folders: Iterable[Path], root: Path) -> None:
@@ -268,13 +269,4 @@ def sync_up(folders: Iterable[Path], root: Path) -> None:
     """
     above = {one for folder in folders for one in (folder, *folder.parents) if one.is_relative_to(root)}
     for one in sorted(above, key=lambda folder: len(folder.parts), reverse=True):
-        sync_folder(one)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have names in a folder on the disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+        sync_folder_if_possible(one)

@@ -30,8 +30,8 @@ from penstock.base.errors import CorruptionError
 from penstock.batch.keys import have_key
 from penstock.spark import fetching
 from penstock.spark.columns import arrow_schema, ddl_of
-from penstock.spark.lake import sync_folder
 from penstock.spark.planning import Piece
+from penstock.vfs.real import sync_folder_if_possible
 
 COLUMNS = ("key", "value", "subject", "partition", "offset", "timestamp")
 """What a table holds of a message."""
@@ -173,8 +173,8 @@ def _rewrite_one(what: Rewriting, bucket: int, files: tuple[str, ...], updates: 
         return {BUCKET: bucket, "path": "", "size": 0, "rows": 0, "stats": ""}
     path = f"{BUCKET}={bucket}/part-{uuid.uuid4().hex}.zstd.parquet"
     size = _write(root / path, rows)
-    sync_folder((root / path).parent)
-    sync_folder(root)  # the bucket's folder may be new
+    sync_folder_if_possible((root / path).parent)
+    sync_folder_if_possible(root)  # the bucket's folder may be new
     return {BUCKET: bucket, "path": path, "size": size, "rows": rows.num_rows, "stats": _stats(rows)}
 
 

@@ -16,10 +16,20 @@ On top of it: `mark.Mark`, up to where a log was synced, and `reserve.Reserve`, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
+NFS_LEFTOVER = r"\.nfs[0-9a-f]+"
+"""What NFS calls a file that was removed while it was open: it cannot be removed, and goes when it is closed."""
+_NFS_LEFTOVER = re.compile(NFS_LEFTOVER)
+
 Buffer = bytes | bytearray | memoryview
+
+
+def is_nfs_leftover(name: str) -> bool:
+    """Whether a file of this name is what NFS keeps of one that was removed while it was open."""
+    return _NFS_LEFTOVER.fullmatch(name) is not None
 
 
 class File(Protocol):

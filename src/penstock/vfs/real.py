@@ -7,6 +7,13 @@ A file is a regular file: a FIFO, a socket or a device in its place is refused, 
 
 Theory: `fdatasync` is enough for a file (it also writes the length that is needed to read the data back); a name is
 in its folder's own data, so it takes an fsync of the folder. On macOS only F_FULLFSYNC reaches the medium.
+
+| where folders cannot be synced (CIFS, 9p, some of FUSE)  | what becomes of a sync                                |
+|----------------------------------------------------------|-------------------------------------------------------|
+| a broker's data: RealVfs, `sync_folder`                  | an OSError says so: a power loss could take names     |
+| a user's own files: `sync_folder_if_possible`            | none; the file system keeps names as well as it does  |
+
+NFS keeps a file that is removed while it is open as `.nfs…` in its folder, and removes it when it is closed.
 """
 
 from __future__ import annotations
@@ -20,19 +27,19 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from penstock.vfs import Buffer
+from penstock.vfs import Buffer, is_nfs_leftover
 
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\0]+"
-CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
-"""What the fsync of a folder says on a file system that has none: CIFS, 9p, some of FUSE."""
 _PLAIN = re.compile(f"{_NAME}(?:/{_NAME})*/*", re.DOTALL)
 _BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS
+_CANNOT_SYNC_FOLDERS = frozenset({errno.EINVAL, errno.ENOTSUP})  # what the fsync of a folder says where there is none
 _FILE_MODE = 0o640
 _FOLDER_MODE = 0o750
 _LEADS_NOWHERE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG})  # as a symbolic link to itself
 _NO_FILE = frozenset({errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP})  # what an open says of what is no file at all
+_STAYS = frozenset({errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST})  # what a remove says of what NFS keeps
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -186,15 +193,22 @@ class RealFile:
 class RealFolder:
     """One open descriptor of a folder."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_full")
 
     def __init__(self, full: str) -> None:
         self._descriptor = -1
+        self._full = full
         self._descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync(self) -> None:
-        """Return once the names in it survive a power loss."""
-        os.fsync(self._descriptor)
+        """Return once the names in it survive a power loss. OSError, which names it."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            text = error.strerror
+            if error.errno in _CANNOT_SYNC_FOLDERS:
+                text = "its file system cannot sync folders, so a power loss could take files: use a local one, or NFS"
+            raise OSError(error.errno, text, self._full) from None
 
     def close(self) -> None:
         """Give the descriptor back. Twice is fine."""
@@ -252,12 +266,12 @@ class RealVfs:
         os.replace(self._full(old), target)
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a folder with all that it holds. Missing is fine."""
+        """Delete a file, or a folder with all that it holds, but what NFS keeps for now. Missing is fine."""
         full = self._full(path)
         assert full != self._root, "the root is not removed"
         try:
             if os.path.isdir(full) and not os.path.islink(full):
-                shutil.rmtree(full)
+                _remove_tree(full)
             else:
                 os.unlink(full)
         except FileNotFoundError:
@@ -267,7 +281,7 @@ class RealVfs:
         """Return once the names in this folder, and the folder's own name up to the root, survive a power loss."""
         full = self._full(path)
         while True:
-            _sync_folder(full)
+            sync_folder(full)
             if full == self._root:
                 return
             full = os.path.dirname(full)
@@ -288,7 +302,7 @@ class RealVfs:
         if made:
             os.makedirs(self._root, _FOLDER_MODE, exist_ok=True)
             for folder in made:
-                _sync_folder(os.path.dirname(folder))
+                sync_folder(os.path.dirname(folder))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -300,9 +314,42 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         raise
 
 
-def _sync_folder(full: str) -> None:
-    folder = RealFolder(full)
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Return once the names in a folder survive a power loss. OSError, also where its file system cannot do that."""
+    opened = RealFolder(os.fspath(folder))
     try:
-        folder.sync()
+        opened.sync()
     finally:
-        folder.close()
+        opened.close()
+
+
+def sync_folder_if_possible(folder: str | os.PathLike[str]) -> None:
+    """The same for a user's own files, which may lie on a file system that syncs no folders."""
+    try:
+        sync_folder(folder)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC_FOLDERS:
+            raise
+
+
+def _remove_tree(full: str) -> None:
+    """Delete a folder. What NFS keeps of files that are open stays, in its folders; all else goes. OSError."""
+
+    def failed(_function: object, path: str, failure: Any) -> None:
+        error = failure if isinstance(failure, BaseException) else failure[1]
+        if isinstance(error, FileNotFoundError):  # NFS was quicker
+            return
+        if not (isinstance(error, OSError) and error.errno in _STAYS and _is_kept_by_nfs(path)):
+            raise error
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(full, onexc=failed)
+    else:
+        shutil.rmtree(full, onerror=failed)
+
+
+def _is_kept_by_nfs(path: str) -> bool:
+    """Whether a file is one that NFS keeps while it is open; of a folder: whether it holds nothing else."""
+    if is_nfs_leftover(os.path.basename(path)):
+        return True
+    return os.path.isdir(path) and all(is_nfs_leftover(name) for _, _, names in os.walk(path) for name in names)

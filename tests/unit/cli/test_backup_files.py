@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
@@ -22,9 +21,7 @@ from penstock.cli.backup_files import (
     private_file,
     private_folder,
     read_manifest,
-    sync_folder,
 )
-from tests.folders import without_folders
 from tests.unit.client.test_reading import batch
 
 
@@ -103,13 +100,3 @@ def test_batches_that_do_not_follow_on_each_other_are_no_backup(tmp_path: Path) 
     with pytest.raises(OperationalError, match=r"offset 5 came where 4 was to come: .* run the backup again"):
         writer.add(read_header(data), data)
     writer.drop()
-
-
-def test_a_backup_may_lie_where_folders_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CIFS, 9p and some of FUSE, where backups often are; any other failure names the folder."""
-    for number in (errno.EINVAL, errno.ENOTSUP):
-        monkeypatch.setattr(os, "fsync", without_folders(number))
-        sync_folder(tmp_path)
-    monkeypatch.setattr(os, "fsync", without_folders(errno.EIO))
-    with pytest.raises(OSError, match=str(tmp_path)):
-        sync_folder(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock.commitlog.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import EncryptionKeys, KeyMissingError, parse_keys
 from penstock.vfs.real import RealVfs
+from tests.folders import without_folders
 
 LOG = "streams/00000004-orders/0"
 
@@ -50,6 +52,17 @@ def test_a_file_of_keys_is_made_for_one_user_and_gets_the_new_key_first(tmp_path
     assert "is there twice" in run("new", "new", "--file", str(file), code=2)
     assert file.read_text() == before
     assert sorted(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_of_keys_may_lie_where_folders_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", without_folders(errno.EINVAL))
+    run("new", "mine", "--file", str(tmp_path / "penstock.keys"))
+    assert parse_keys((tmp_path / "penstock.keys").read_text()).ids == ("mine",)
+
+
+def test_what_nfs_keeps_gets_no_other_key() -> None:
+    assert holds_messages(f"{LOG}/00000000000000000000.arrows")
+    assert not holds_messages(f"{LOG}/.nfs0000000000a1b2c300000001")
 
 
 def test_a_file_of_keys_keeps_its_owner_and_its_mode(tmp_path: Path) -> None:

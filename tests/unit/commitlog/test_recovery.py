@@ -369,7 +369,7 @@ def test_a_broken_schema_message_loses_no_batch() -> None:
 
 def test_files_that_are_not_of_a_log_are_named_and_left_alone() -> None:
     disk, wanted = closed_log(5)
-    for name in ("notes.txt", "123.arrows", "99999999999999999999.arrows"):
+    for name in ("notes.txt", "123.arrows", "99999999999999999999.arrows", ".nfs00000000a1b2c3"):
         disk.open(f"{DIRECTORY}/{name}", create=True)
     log = open_log(disk)
     assert log.state is LogState.WRITABLE

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import polars as pl
@@ -13,13 +15,14 @@ from penstock.cli.pipeline_progress import line
 from penstock.spark.columns import arrow_schema
 from penstock.spark.decoding import COLUMNS, rejects_schema
 from penstock.spark.jobs import BatchDone
-from penstock.spark.lake import Commit, LakeFile
+from penstock.spark.lake import Commit, LakeFile, sync_up, write_durably
 from penstock.spark.lake_files import LakeWriter, Writing, empty_file
 from penstock.spark.lake_iceberg import IcebergLake
 from penstock.spark.lake_parquet import ParquetTable
 from penstock.spark.places import Key
 from penstock.spark.places import Position as At
 from tests.extent import each_change
+from tests.folders import without_folders
 
 KEY = Key("orders", 0)
 
@@ -126,3 +129,10 @@ def test_what_an_earlier_version_has_left_of_metadata_goes(tmp_path: Path) -> No
     assert len(newest(tmp_path)["snapshots"]) == 2  # type: ignore[arg-type]
     assert len(list((tmp_path / "metadata").glob("snap-*.avro"))) == 2
     assert sorted(one.ranges[0].start for one in now.files()) == list(range(10))
+
+
+def test_an_archive_may_lie_where_folders_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", without_folders(errno.EINVAL))
+    write_durably(tmp_path / "new" / "folder" / "file", b"content")
+    sync_up([tmp_path / "new" / "folder"], tmp_path)
+    assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"content"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.vfs.real import RealVfs, read_whole
+from penstock.vfs.real import RealVfs, read_whole, sync_folder, sync_folder_if_possible
+from tests.folders import as_nfs_keeps, without_folders
 
 
 def test_the_root_is_made_with_all_its_parents(tmp_path: Path) -> None:
@@ -125,3 +126,51 @@ def test_a_small_file_is_read_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         read_whole(tmp_path, 99)
     with pytest.raises(FileNotFoundError):
         read_whole(tmp_path / "none", 99)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_where_folders_cannot_be_synced_data_is_refused_and_a_users_own_files_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    vfs = RealVfs(tmp_path)
+    monkeypatch.setattr(os, "fsync", without_folders(number))
+    sync_folder_if_possible(tmp_path)
+    for sync in (lambda: sync_folder(tmp_path), lambda: vfs.sync_dir(""), lambda: vfs.open_folder("").sync()):
+        with pytest.raises(OSError, match=f"its file system cannot sync folders.*{tmp_path}"):
+            sync()
+    monkeypatch.setattr(os, "fsync", without_folders(errno.EIO))
+    for fails in (sync_folder, sync_folder_if_possible):
+        with pytest.raises(OSError, match=f"Input/output error: '{tmp_path}'"):
+            fails(tmp_path)
+
+
+def test_a_folder_goes_but_for_what_nfs_keeps_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vfs = RealVfs(tmp_path)
+    for name in ("s/0/open", "s/0/closed", "s/1/closed", "s/2/deeper/closed"):
+        vfs.open(name, create=True).close()
+    kept = as_nfs_keeps(tmp_path / "s" / "0" / "open", monkeypatch)
+    vfs.remove("s")
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [kept]
+    vfs.remove("s")  # as a later start does
+    monkeypatch.undo()
+    vfs.remove("s")  # once it is closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_and_is_not_kept_by_nfs_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vfs = RealVfs(tmp_path)
+    vfs.open("s/0/open", create=True).close()
+    as_nfs_keeps(tmp_path / "s" / "0" / "open", monkeypatch)
+    real = os.unlink
+
+    def unlink(path: str, *, dir_fd: int | None = None) -> None:
+        if path == "busy":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    vfs.open("s/1/busy", create=True).close()
+    with pytest.raises(OSError, match="busy"):
+        vfs.remove("s")

@@ -1,0 +1,33 @@
+"""What a start makes of folders in a data directory."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base.errors import CorruptionError
+from penstock.metadata.image import ClusterImage
+from penstock.node.folders import Folders, check_folders
+from penstock.node.step import Outbox
+from penstock.vfs.memory import MemoryVfs
+
+KEPT = ".nfs0000000000a1b2c300000001"
+
+
+def test_what_nfs_keeps_is_passed_over_and_stays() -> None:
+    vfs, outbox = MemoryVfs(), Outbox()
+    vfs.open(f"streams/{KEPT}", create=True).close()
+    check_folders(vfs, 0)
+    Folders(vfs, outbox).tidy(ClusterImage(index=9), ())
+    assert vfs.list("streams") == [KEPT]
+    assert vfs.list("quarantine") == []
+    assert outbox.take().notices == []
+
+
+def test_a_folder_of_no_stream_is_moved_with_all_that_it_holds() -> None:
+    vfs, outbox = MemoryVfs(), Outbox()
+    vfs.open(f"streams/00000004-gone/0/{KEPT}", create=True).close()
+    with pytest.raises(CorruptionError):
+        check_folders(vfs, 3)
+    Folders(vfs, outbox).tidy(ClusterImage(index=9), ())
+    assert vfs.list("quarantine/00000004-gone/0") == [KEPT]
+    assert "belongs to no stream" in outbox.take().notices[0]
