@@ -76,6 +76,7 @@ def copy(
         bool,
         typer.Option("--resume", help="Have it take messages once all is there. Only one stream should, of a subject."),
     ] = False,
+    future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
     to_server: Annotated[
         str | None,
         typer.Option(
@@ -123,7 +124,8 @@ def copy(
         if (isinstance(begin, int) or isinstance(end, int)) and len(info.partitions) > 1:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
             raise typer.BadParameter(f"{text}: give a time")
-        job = _Job(here, there, info, wanted, seconds)
+        times = placed_rows.RowTimes.of(future_times, there.status(timeout=seconds))
+        job = _Job(here, there, info, wanted, seconds, times)
         config = job.config(target, like)
         made = job.target(config)
         spans = [job.span(made, number, begin, end) for number in range(max(1, len(info.partitions)))]
@@ -139,6 +141,7 @@ def copy(
             there.alter_stream(made, timeout=seconds, **later)
         if resume:
             there.resume_stream(made, timeout=seconds)
+        times.say(made.name)
     _say(info, made, rows, resumed=resume, as_json=as_json)
 
 
@@ -163,6 +166,7 @@ class _Span(NamedTuple):
     first: int  # where the copy begins
     begin: int
     end: int
+    latest_us: int | None  # the latest time that rows get; None: any
 
 
 def _with_sums(spans: list[_Span]) -> list[tuple[_Span, int]]:
@@ -182,6 +186,7 @@ class _Job(NamedTuple):
     source: StreamInfo
     wanted: Filter | None
     timeout_s: float
+    times: placed_rows.RowTimes
 
     def config(self, name: str, like: str | None) -> StreamConfig:
         """What the copy is to have in the end."""
@@ -240,28 +245,34 @@ class _Job(NamedTuple):
             self.source, LATEST if end is None else end, partition=partition, timeout=self.timeout_s
         )
         placer = Placer(self.there, made, partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S))
-        if placer.start != placer.end:
-            self._check(made, partition, placer)
+        latest_us = self._check(made, partition, placer)
         lacks = max(at.offset, at.log_start, placer.end)
-        return _Span(placer, partition, max(at.offset, at.log_start), lacks, max(lacks, stop.offset))
+        return _Span(placer, partition, max(at.offset, at.log_start), lacks, max(lacks, stop.offset), latest_us)
 
-    def _check(self, made: StreamInfo, partition: int, placer: Placer) -> None:
-        """The last row of the copy must be the source's."""
+    def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
+        """The last row of the copy must be the source's; the latest time that the next ones get, if any."""
         from penstock.client.errors import MessageNotFound, OffsetOutOfRange
 
-        last = placed_rows.last_row(self.there, made, partition, self.timeout_s)
+        last = None
+        if placer.start != placer.end:
+            last = placed_rows.last_row(self.there, made, partition, self.timeout_s)
         if last is None:
-            return
+            return self.times.latest_us()
         with suppress(MessageNotFound):  # compacted, or expired, since it was copied
             try:
                 found = self.here.get(self.source, last.offset, partition=partition, timeout=self.timeout_s)
             except OffsetOutOfRange as error:
                 if last.offset < int(error.details["log_start"]):
-                    return
+                    return self.times.latest_us(last.timestamp_us, last.timestamp_us)
                 found = None
-            if found is None or found.timestamp_us != last.timestamp_us or found.subject != last.subject:
-                text = f"stream {made.name} holds another row at offset {last.offset} than {self.source.name}"
-                raise OperationalError(f"{text}: it is no copy of it; take another name")
+            hint = ""
+            if found is not None and found.subject == last.subject:
+                if self.times.are_alike(last.timestamp_us, found.timestamp_us):
+                    return self.times.latest_us(last.timestamp_us, found.timestamp_us)
+                hint = self.times.hint(last.timestamp_us, found.timestamp_us)
+            text = f"stream {made.name} holds another row at offset {last.offset} than {self.source.name}"
+            raise OperationalError(f"{text}: it is no copy of it{hint}; take another name")
+        return self.times.latest_us(last.timestamp_us, last.timestamp_us)
 
     def copy(self, made: StreamInfo, span: _Span, advance: Callable[[int], None], before: int) -> int:
         """Bring one partition's rows, and compare them; how many there were."""
@@ -274,7 +285,8 @@ class _Job(NamedTuple):
             advance(before + min(end, span.end) - span.begin)
 
         sums = RangeSums(span.begin)
-        placed_rows.put(span.placer, placed_rows.summed(self._batches(span), sums), tell)
+        batches = self.times.limited(self.times.counted(self._batches(span)), span.latest_us)
+        placed_rows.put(span.placer, placed_rows.summed(batches, sums), tell, self.times)
         span.placer.give_up_before(min(span.first, span.placer.end))
         info, what = self.there.stream(made.name, timeout=self.timeout_s), f"stream {self.source.name}"
         places = (span.begin, span.placer.end)

@@ -92,6 +92,7 @@ def import_stream(
             "the stream's, a size over its limit.  Default: stop before the first of them.",
         ),
     ] = False,
+    future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
     domain: Annotated[
         str | None,
         typer.Option("--js-domain", metavar="NAME", help="JetStream's domain.", rich_help_panel=CONNECTION_PANEL),
@@ -134,7 +135,8 @@ def import_stream(
         for note in mapped.notes:
             say_note(f"note: {note}")
         filtered = None if subject is None or [subject] == info.config.get("subjects") else subject
-        job = _Job(client, thread, js, source, filtered, seconds, course, skip)
+        times = placed_rows.RowTimes.of(future_times, client.status(timeout=seconds))
+        job = _Job(client, thread, js, source, filtered, seconds, course, skip, times)
         if cut_over:
             check_is_heard(client, thread, js, source, seconds)
         stream = job.target(mapped)
@@ -150,6 +152,7 @@ def import_stream(
         if cut_over:
             done = job.switch(stream, info, done)
         course.is_over = True
+        times.say(stream.name)
         _say(stream, source, done, is_cut_over=cut_over, as_json=as_json)
 
 
@@ -201,6 +204,7 @@ class _Job(NamedTuple):
     timeout_s: float
     course: _Course
     skips: bool
+    times: placed_rows.RowTimes
 
     def target(self, mapped: jetstream_config.Mapped) -> StreamInfo:
         """The stream here; made where it is not there. OperationalError: it takes messages."""
@@ -226,8 +230,9 @@ class _Job(NamedTuple):
 
         placer = Placer(self.client, stream, timeout=max(self.timeout_s, _PUT_TIMEOUT_S))
         self.course.stream, self.course.end = stream.name, placer.end
+        last_us, latest_us = self._last_us(stream, placer)
         rows = Rows(
-            self._last_us(stream, placer),
+            last_us,
             pattern=stream.subject,
             bytes_max=stream.config.max_message_bytes,
             skips=self.skips,
@@ -237,7 +242,7 @@ class _Job(NamedTuple):
             raise OperationalError(f"{text} {info.state.last_seq}: it is another one")
         if placer.end == 0 and info.state.messages == 0:
             placer.begin_at(info.state.last_seq)
-        messages = self._put(placer, info, rows)
+        messages = self._put(placer, info, rows, latest_us)
         if info.state.first_seq > 1:
             placer.give_up_before(min(info.state.first_seq - 1, placer.end))
         if placer.end < info.state.last_seq and self.subject is None:
@@ -262,9 +267,12 @@ class _Job(NamedTuple):
             skips_told=done.skips_told + rest.skips_told,
         )
 
-    def _put(self, placer: Placer, info: Info, rows: Rows) -> int:
+    def _put(self, placer: Placer, info: Info, rows: Rows, latest_us: int | None) -> int:
         """Rows as they come; the one that may be the last is held back, for it covers what was deleted behind it."""
         from penstock.cli.jetstream import UnstorableError
+
+        def put(batch: pa.RecordBatch, end: int) -> None:
+            placer.put(batch, end, may_be_ahead=self.times.is_ahead(batch))
 
         source = _iterate(self.thread, self.js.batches(info, placer.end + 1, rows, self.subject))
         messages, held = 0, None
@@ -272,14 +280,15 @@ class _Job(NamedTuple):
             try:
                 for batch in source:
                     if held is not None:
-                        placer.put(held, held.column("offset")[-1].as_py() + 1)
+                        put(held, held.column("offset")[-1].as_py() + 1)
                         self.course.end = placer.end
-                    held = batch
+                    self.times.count(batch)
+                    held = batch if latest_us is None else placed_rows.with_times_up_to(batch, latest_us)
                     messages += batch.num_rows
                     advance(messages)
             except UnstorableError as error:
                 if held is not None:
-                    placer.put(held, error.seq - 1)
+                    put(held, error.seq - 1)
                     self.course.end = placer.end
                 error.add_note("what comes before it is imported; --skip-unstorable passes over such messages")
                 if error.is_large:
@@ -288,25 +297,31 @@ class _Job(NamedTuple):
                     )
                 raise
             if held is not None:
-                placer.put(held, info.state.last_seq)
+                put(held, info.state.last_seq)
         return messages
 
-    def _last_us(self, stream: StreamInfo, placer: Placer) -> int:
-        """The time of the last message here, which must be what JetStream has there."""
+    def _last_us(self, stream: StreamInfo, placer: Placer) -> tuple[int, int | None]:
+        """The time of the last message here, which must be what JetStream has there; and the latest time that the next
+        ones get, if any.
+        """
         if placer.start == placer.end:
-            return 0
+            return 0, self.times.latest_us()
         last = placed_rows.last_row(self.client, stream, 0, self.timeout_s)
         if last is None:
-            return 0
+            return 0, self.times.latest_us()
         last_us = last.timestamp_us
         stored = self.thread.run(self.js.get(self.source, last.offset + 1))
-        # A time that went back there was raised here.
-        if stored is not None and (stored.subject, max(stored.timestamp_us, last_us)) != (last.subject, last_us):
+        if stored is None:
+            return last_us, self.times.latest_us(last_us, last_us)
+        stored_us = max(stored.timestamp_us, last_us)  # a time that went back there was raised here
+        is_same = stored.subject == last.subject
+        if not is_same or not self.times.are_alike(last_us, stored_us):
             text = (
                 f"stream {stream.name} has another message at sequence {last.offset + 1} than JetStream's {self.source}"
             )
-            raise OperationalError(f"{text}: it was not imported from there; give another name with --as")
-        return last_us
+            hint = self.times.hint(last_us, stored_us) if is_same else ""
+            raise OperationalError(f"{text}: it was not imported from there{hint}; give another name with --as")
+        return last_us, self.times.latest_us(last_us, stored_us)
 
 
 async def _known(js: JetStream, source: str) -> Info:

@@ -2,16 +2,25 @@
 
 Rules: what would take rows away meanwhile is off until all is there and compared; see `LATER`. Rows are compared by the
 checksums with which replicas are: those that the leader counts, and those of what was to come.
+
+Rows whose time is in the future, because a clock was ahead when they were stored, keep it, or get the time of now
+(`FutureTimes`). A run that goes on where an earlier one was interrupted gives the time that the earlier one gave.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.ids import PartitionId
+from penstock.cli import output
+from penstock.cli.failure import say_note
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.client.placing import Placer
     from penstock.client.values import Message
     from penstock.commitlog.checksums import RangeSums
-    from penstock.messages import StreamInfo
+    from penstock.messages import StatusResponse, StreamInfo
 
 PUT_TIMEOUT_S = 60.0
 _PUT_BYTES = 4 << 20
@@ -30,6 +39,130 @@ LATER: dict[str, Any] = {"max_age_ms": None, "max_messages": None, "max_bytes": 
 
 Batches = Iterator[tuple["pa.RecordBatch", int]]
 """Rows, perhaps none, and up to where they go."""
+
+
+_AHEAD_US = limits.APPEND_AT_AHEAD_MS * 1_000
+_CLOCK_PAGE = "docs/how-to/clock-ahead.md"
+
+
+class FutureTimes(StrEnum):
+    """What rows get whose time is in the future."""
+
+    KEEP = "keep"
+    NOW = "now"
+
+
+FutureTimesOption = Annotated[
+    FutureTimes,
+    typer.Option(
+        "--future-times",
+        help="Rows whose time is in the future, because a clock was ahead when they were stored: keep it, or give them "
+        "the time of now.",
+    ),
+]
+
+
+class RowTimes:
+    """What one run does with times in the future, and how many it has seen."""
+
+    def __init__(self, choice: FutureTimes, now_us: int) -> None:
+        self._choice = choice
+        self._now_us = now_us
+        self._rows = 0
+        self._last_us = 0
+
+    @classmethod
+    def of(cls, choice: FutureTimes, status: StatusResponse) -> RowTimes:
+        """By the clock of the broker that has told its status."""
+        return cls(choice, time.time_ns() // 1_000 if status.now_us is None else status.now_us)
+
+    @property
+    def are_changed(self) -> bool:
+        """Whether rows may get another time than they have."""
+        return self._choice is FutureTimes.NOW
+
+    def latest_us(self, here_us: int | None = None, source_us: int | None = None) -> int | None:
+        """The latest time that rows get; None: any.
+
+        `here_us`, `source_us`: the time of the last row that an earlier run has put, and of the same row where it is
+        from. If they differ, the earlier run gave it the time of then.
+        """
+        if self._choice is FutureTimes.KEEP:
+            return None
+        if here_us is None or source_us is None:
+            return self._now_us
+        return here_us if here_us < source_us else max(here_us, self._now_us)
+
+    def are_alike(self, here_us: int, source_us: int) -> bool:
+        """Whether a row with that time here may be the one with that time where it is from."""
+        return here_us == source_us or (self._choice is FutureTimes.NOW and here_us < source_us)
+
+    def hint(self, here_us: int, source_us: int) -> str:
+        """What to add to an error about a row that is not alike, in time alone."""
+        if here_us < source_us and source_us > self._now_us:
+            return "; if it was begun with --future-times now, give that again"
+        return ""
+
+    def limited(self, batches: Batches, latest_us: int | None) -> Batches:
+        """The same rows, with times no later than that."""
+        if latest_us is None:
+            yield from batches
+            return
+        for rows, end in batches:
+            yield with_times_up_to(rows, latest_us), end
+
+    def is_ahead(self, rows: pa.RecordBatch) -> bool:
+        """Whether a broker takes them only if it is told that such times are meant."""
+        import pyarrow.compute as pc
+
+        return bool(rows.num_rows and pc.max(_as_us(rows)).as_py() > self._now_us + _AHEAD_US // 2)
+
+    def count(self, rows: pa.RecordBatch) -> None:
+        """Count those in the future, of rows that are about to be put."""
+        import pyarrow.compute as pc
+
+        limit_us = self._now_us + (_AHEAD_US if self._choice is FutureTimes.KEEP else 0)
+        if ahead := pc.sum(pc.greater(_as_us(rows), limit_us)).as_py():
+            self._rows += ahead
+            self._last_us = max(self._last_us, pc.max(_as_us(rows)).as_py())
+
+    def counted(self, batches: Batches) -> Batches:
+        """The same; those in the future are counted as they go by."""
+        for rows, end in batches:
+            self.count(rows)
+            yield rows, end
+
+    def say(self, name: str) -> None:
+        """Tell how many rows of stream `name` were in the future, if any."""
+        from penstock.base.units import utc_text
+
+        if not self._rows:
+            return
+        what = f"{output.counted(self._rows, 'row')} of stream {name}"
+        if self._choice is FutureTimes.NOW:
+            say_note(f"note: {what} got the time of now: they had times up to {utc_text(self._last_us)}")
+        else:
+            text = f"note: {what} have times in the future, up to {utc_text(self._last_us)}"
+            say_note(f"{text}: {_CLOCK_PAGE} says what that means, and how to end it")
+
+
+def with_times_up_to(rows: pa.RecordBatch, latest_us: int) -> pa.RecordBatch:
+    """The same rows; those with a later time get this one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not rows.num_rows or pc.max(_as_us(rows)).as_py() <= latest_us:
+        return rows
+    number = rows.schema.get_field_index("timestamp")
+    field = rows.schema.field(number)
+    times = pc.min_element_wise(_as_us(rows), pa.scalar(latest_us, pa.int64())).cast(field.type)
+    return rows.set_column(number, field, times)
+
+
+def _as_us(rows: pa.RecordBatch) -> pa.Array:
+    import pyarrow as pa
+
+    return rows.column("timestamp").cast(pa.int64())
 
 
 SEALED_NOTE = "note: stream {} gets no max_age: it is of a sealed stream, which keeps all that it has"
@@ -42,10 +175,10 @@ def later(config: StreamConfig, *, is_sealed: bool = False) -> dict[str, Any]:
     return {field: getattr(config, field) for field, value in LATER.items() if getattr(config, field) != value}
 
 
-def put(placer: Placer, batches: Batches, tell: Callable[[int], None]) -> None:
+def put(placer: Placer, batches: Batches, tell: Callable[[int], None], times: RowTimes) -> None:
     """Put all of it; `tell` hears up to where it is there."""
     for rows, end in _joined(batches):
-        placer.put(rows, end)
+        placer.put(rows, end, may_be_ahead=times.is_ahead(rows))
         tell(end)
 
 

@@ -37,6 +37,8 @@ EXAMPLES = examples(
     "penstock restore /backups/penstock --stream orders --as orders-of-monday",
     "# from so long ago that its max_age would delete all of it at once",
     "penstock restore /backups/penstock --stream orders --as orders-of-march --without-max-age",
+    "# rows that a clock which was ahead has dated in the future get the time of now",
+    "penstock restore /backups/penstock --stream orders --future-times now",
 )
 
 
@@ -75,6 +77,7 @@ def restore(
             help="Give the streams no max_age, which would delete what is older by now than it allows.",
         ),
     ] = False,
+    future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
     with_users: Annotated[
         bool, typer.Option("--users", help="Make the users of the backup, too, before any row comes.")
     ] = False,
@@ -111,12 +114,16 @@ def restore(
     users = _users_of(manifest, folder) if with_users or only_users else None
     entries = [] if only_users else _chosen(manifest, stream, folder, needs_some=users is None)
     with connected(ctx, server, timeout) as (client, seconds):
-        brokers = max(1, len(client.status(timeout=seconds).brokers))
+        status = client.status(timeout=seconds)
+        brokers = max(1, len(status.brokers))
         if users is not None:
             backup_users.check_target(client, seconds)
         # All that is refused is refused before anything is made, and users are made last.
         keeps = ("max_age_ms",) if without_max_age else ()
-        jobs = [_Job(client, folder, entry, name or entry.name, replicas, brokers, seconds, keeps) for entry in entries]
+        jobs = [
+            _Job(client, folder, entry, name or entry.name, replicas, brokers, seconds, keeps, times)
+            for entry, times in ((entry, placed_rows.RowTimes.of(future_times, status)) for entry in entries)
+        ]
         jobs = [job for job in jobs if not job.is_done()]
         there = [job.there() for job in jobs]
         _check_files(jobs, there)
@@ -206,6 +213,7 @@ class _Job(NamedTuple):
     brokers: int
     timeout_s: float
     unlimited: tuple[str, ...]  # limits of its config that it is not to get
+    times: placed_rows.RowTimes
 
     def is_done(self) -> bool:
         """Whether an earlier run has restored it to its end: it takes messages then, and is left as it is."""
@@ -215,7 +223,9 @@ class _Job(NamedTuple):
         with suppress(StreamNotFound):
             there = self.client.stream(self.name, timeout=self.timeout_s)
             timeout_s = max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
-            if there.intake != Intake.PAUSED and holds_backup(self.client, self.folder, self.entry, there, timeout_s):
+            if there.intake != Intake.PAUSED and holds_backup(
+                self.client, self.folder, self.entry, there, self.times, timeout_s
+            ):
                 text = f"note: stream {there.name} is there with all that the backup has, and is {there.intake}"
                 say_note(f"{text}: it is left as it is")
                 return True
@@ -281,49 +291,55 @@ class _Job(NamedTuple):
         done = rows = 0
         for partition in self.entry.partitions:
             placer = self._placer(info, partition)
-            self._check_beginning(info, partition, placer)
-            self._fill(placer, partition, partial(_tell, advance, done - partition.log_start))
+            latest_us = self._check_beginning(info, partition, placer)
+            self._fill(placer, partition, latest_us, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
-            rows += self._compare(info, partition)
+            rows += self._compare(info, partition, latest_us)
         return rows
 
-    def _fill(self, placer: Placer, partition: PartitionBackup, tell: Callable[[int], None]) -> None:
+    def _fill(
+        self, placer: Placer, partition: PartitionBackup, latest_us: int | None, tell: Callable[[int], None]
+    ) -> None:
         from penstock.cli import backup_files
 
-        begin = max(placer.end, partition.log_start)
-        placed_rows.put(placer, backup_files.batches(self.folder, partition, begin), tell)
+        batches = backup_files.batches(self.folder, partition, max(placer.end, partition.log_start))
+        placed_rows.put(placer, self.times.limited(self.times.counted(batches), latest_us), tell, self.times)
         if placer.end < partition.end:
             placer.begin_at(partition.end)  # nothing was kept of it
         placer.give_up_before(min(partition.log_start, placer.end))
 
-    def _check_beginning(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> None:
-        """What is there already must be the beginning of this backup."""
+    def _check_beginning(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int | None:
+        """What is there already must be the beginning of this backup; the latest time that its rows get, if any."""
         from penstock.cli import backup_files
         from penstock.client.batches import messages_of
 
         if placer.start == placer.end:
-            return
+            return self.times.latest_us()
         text = f"stream {info.name} holds something else than {self.folder}: nothing is mixed with it"
         if placer.end > partition.end:
             raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
         last = placed_rows.last_row(self.client, info, partition.partition, self.timeout_s)
         if last is None:
-            return
+            return self.times.latest_us()
         for rows, _ in backup_files.batches(self.folder, partition, last.offset):
             found = next(messages_of(rows.slice(0, 1)), None)
             if found is not None:
-                here = (last.offset, last.timestamp_us, last.subject, last.value)
-                if here != (found.offset, found.timestamp_us, found.subject, found.value):
+                here_us, source_us = last.timestamp_us, found.timestamp_us
+                if (last.offset, last.subject, last.value) != (found.offset, found.subject, found.value):
                     break
-                return
+                if self.times.are_alike(here_us, source_us):
+                    return self.times.latest_us(here_us, source_us)
+                text += self.times.hint(here_us, source_us)
+                break
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
-    def _compare(self, info: StreamInfo, partition: PartitionBackup) -> int:
+    def _compare(self, info: StreamInfo, partition: PartitionBackup, latest_us: int | None) -> int:
         from penstock.cli import backup_files
         from penstock.commitlog.checksums import RangeSums
 
         places, sums = (partition.log_start, partition.end), RangeSums(partition.log_start, partition.end)
-        for _ in placed_rows.summed(backup_files.batches(self.folder, partition, partition.log_start), sums):
+        batches = backup_files.batches(self.folder, partition, partition.log_start)
+        for _ in placed_rows.summed(self.times.limited(batches, latest_us), sums):
             pass
         return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
 
@@ -338,6 +354,7 @@ class _Job(NamedTuple):
             offsets = {int(partition): offset for partition, offset in group.offsets.items()}
             if offsets:
                 self.client.groups.commit(group.group, info, offsets, timeout=self.timeout_s)
+        self.times.say(info.name)
         intake = Intake.PAUSED if paused else self.entry.intake
         if intake is Intake.OPEN:
             self.client.resume_stream(info, timeout=self.timeout_s)

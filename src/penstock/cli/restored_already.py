@@ -2,7 +2,7 @@
 
 Rules: it holds the backup if it goes at least as far, and the rows that both have are the same, by checksums. What its
 limits have taken since is no longer there, and need not be. Where rows go by themselves (compaction, a time to live,
-rollups) checksums differ: there the first row that is left must be the backup's, to the microsecond.
+rollups), or get other times, checksums differ: there the first row that is left must be the backup's.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from penstock.cli import backup_files, placed_rows
 
 if TYPE_CHECKING:
     from penstock.cli.backup_files import PartitionBackup, StreamBackup
+    from penstock.cli.placed_rows import RowTimes
     from penstock.client.blocking import Client
     from penstock.messages import StreamInfo
 
 
-def holds_backup(client: Client, folder: Path, entry: StreamBackup, there: StreamInfo, timeout_s: float) -> bool:
+def holds_backup(
+    client: Client, folder: Path, entry: StreamBackup, there: StreamInfo, times: RowTimes, timeout_s: float
+) -> bool:
     """Whether `there` holds all of `entry`, as far as its limits have left that."""
     from penstock.client.placing import Placer
 
@@ -32,18 +35,24 @@ def holds_backup(client: Client, folder: Path, entry: StreamBackup, there: Strea
             return False
         begin = max(placer.start, partition.log_start)
         if partition.log_start < partition.end and not (
-            begin < partition.end and _is_same(client, folder, partition, there, begin, timeout_s)
+            begin < partition.end and _is_same(client, folder, partition, there, begin, times, timeout_s)
         ):
             return False
     return True
 
 
 def _is_same(
-    client: Client, folder: Path, partition: PartitionBackup, there: StreamInfo, begin: int, timeout_s: float
+    client: Client,
+    folder: Path,
+    partition: PartitionBackup,
+    there: StreamInfo,
+    begin: int,
+    times: RowTimes,
+    timeout_s: float,
 ) -> bool:
     config = there.config
-    if config.compact or config.allow_message_ttl or config.allow_rollup:
-        return _begins_alike(client, folder, partition, there, begin, timeout_s)
+    if config.compact or config.allow_message_ttl or config.allow_rollup or times.are_changed:
+        return _begins_alike(client, folder, partition, there, begin, times, timeout_s)
     from penstock.commitlog.checksums import RangeSums
 
     sums = RangeSums(begin, partition.end)
@@ -57,7 +66,13 @@ def _is_same(
 
 
 def _begins_alike(
-    client: Client, folder: Path, partition: PartitionBackup, there: StreamInfo, begin: int, timeout_s: float
+    client: Client,
+    folder: Path,
+    partition: PartitionBackup,
+    there: StreamInfo,
+    begin: int,
+    times: RowTimes,
+    timeout_s: float,
 ) -> bool:
     from penstock.client.batches import messages_of
 
@@ -68,6 +83,6 @@ def _begins_alike(
         return False
     for rows, _ in backup_files.batches(folder, partition, here.offset):
         for found in messages_of(rows.slice(0, 1)):
-            same = (found.offset, found.timestamp_us, found.subject, found.value)
-            return same == (here.offset, here.timestamp_us, here.subject, here.value)
+            same = (found.offset, found.subject, found.value) == (here.offset, here.subject, here.value)
+            return same and times.are_alike(here.timestamp_us, found.timestamp_us)
     return False

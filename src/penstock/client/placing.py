@@ -84,14 +84,16 @@ class Placer:
         """The first offset that was kept when this one was made."""
         return self._placing.start
 
-    def put(self, rows: pa.RecordBatch, end_offset: int | None = None) -> None:
+    def put(self, rows: pa.RecordBatch, end_offset: int | None = None, *, may_be_ahead: bool = False) -> None:
         """Put rows of the log's schema, which lie at `end` or behind it; up to `end_offset` nothing else will come.
+
+        `may_be_ahead`: their times may be more than a minute ahead of the broker's clock, which is refused else.
 
         Returns once they are committed. RemoteError: out_of_sequence, another one has put rows here; bad_request, the
         stream is not paused, or offsets or times go back. OutcomeUnknown: the time passed, and they may be stored.
         """
         if rows.num_rows:
-            self._thread.run(self._placing.put(rows, end_offset))
+            self._thread.run(self._placing.put(rows, end_offset, may_be_ahead=may_be_ahead))
 
     def begin_at(self, offset: int) -> None:
         """Have an empty log begin, and end, there: what comes before was given up where it is from."""
@@ -122,14 +124,15 @@ class _Placing:
         self.start, self.end = int(found.log_start), int(found.committed_end)
         return self.end
 
-    async def put(self, rows: pa.RecordBatch, end_offset: int | None) -> None:
+    async def put(self, rows: pa.RecordBatch, end_offset: int | None, *, may_be_ahead: bool = False) -> None:
+        stream_id, partition = self._stream.stream_id, self._partition
+        request = AppendAtRequest(stream_id=stream_id, partition=partition, may_be_ahead=may_be_ahead)
         for message in messages_at(rows, self.end, end_offset, bytes_max=self._bytes_max):
-            await self._put(message, codec.read_header(message).end_offset)
+            await self._put(request, message, codec.read_header(message).end_offset)
 
-    async def _put(self, message: bytearray, end: int) -> None:
+    async def _put(self, request: AppendAtRequest, message: bytearray, end: int) -> None:
         clock = asyncio.get_running_loop()
         deadline_s, pause_s, doubt = clock.time() + seconds_of(self._timeout_s), _PAUSE_S_MIN, Doubt()
-        request = AppendAtRequest(stream_id=self._stream.stream_id, partition=self._partition)
         while (left_s := deadline_s - clock.time()) > 0:
             try:
                 answer, _ = await self._link.call(request, AppendAtResponse, timeout_s=left_s, raw=message, doubt=doubt)

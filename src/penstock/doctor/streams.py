@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.base.config import Acks, Durability, Intake, Storage
 from penstock.base.ids import BrokerId
 from penstock.base.subjects import AUDIT_STREAM
-from penstock.base.units import format_duration_us
+from penstock.base.units import format_duration_us, utc_text
 from penstock.doctor.findings import Finding, bounded, fail, listed, ok, warn
 from penstock.doctor.gaps import causes, label
 from penstock.groups.rows import OFFSETS_STREAM
@@ -15,6 +15,7 @@ from penstock.messages import BrokerInfo, PartitionHealth, PartitionInfo, Stream
 
 _RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
 _REPLICAS_USUAL = 3
+_AHEAD_US_MAX = 60_000_000  # clocks differ; what is a minute ahead is caught up with before anybody has read this
 
 Part = tuple[str, PartitionInfo, StreamInfo]
 
@@ -26,6 +27,7 @@ def judge_streams(infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], no
     yield from _replicated(parts)
     yield from _damaged(parts)
     yield from _gaps(infos, now_us)
+    yield from _times(infos, now_us)
     yield from _configs(infos, brokers)
 
 
@@ -111,6 +113,25 @@ def _gaps(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
 
 
 _GAP = "what was published then was never acked: publishers must send again what got no ack"
+
+
+def _times(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
+    """Messages dated in the future: the clock of a broker was ahead, and is not any more."""
+    check = "message times"
+
+    def wrong() -> Iterator[Finding]:
+        for info in infos:
+            last_us = max((part.last_timestamp_us or 0 for part in info.partitions), default=0)
+            if last_us - now_us > _AHEAD_US_MAX:
+                ahead = format_duration_us((last_us - now_us) // 1_000_000 * 1_000_000)
+                text = (
+                    f"{info.name}: its last message is dated {utc_text(last_us)}, {ahead} ahead of the broker's clock"
+                )
+                yield warn(
+                    check, text, "until then message ids, TTLs and max_age stand still: docs/how-to/clock-ahead.md"
+                )
+
+    yield from bounded(wrong(), ok(check, "no message is dated in the future"))
 
 
 def _configs(infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo]) -> Iterator[Finding]:

@@ -223,7 +223,7 @@ _TABLE = (
     ApiSpec(Api.DELETE_USER, DeleteUserRequest, DeleteUserResponse, 1, 1, True),
     ApiSpec(Api.CHANGE_RULES, ChangeRulesRequest, ChangeRulesResponse, 1, 1, True),
     ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
-    ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 1, True),
+    ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 2, True),
     ApiSpec(Api.EXPORT_USERS, ExportUsersRequest, ExportUsersResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),

@@ -161,10 +161,17 @@ class AppendAtRequest(Request, frozen=True, kw_only=True):
 
     It begins where the log ends, and covers what its header says: rows may be missing in between. So who asks again
     after a lost answer is told where the log ends: it is stored, or is not.
+
+    With `may_be_ahead` (from version 2 on) timestamps may be any time ahead of the broker's clock.
     """
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
+    may_be_ahead: bool = False
+
+    def version_needed(self) -> int:
+        """2 where it matters: a broker of before would refuse such timestamps, and not say why."""
+        return 2 if self.may_be_ahead else 1
 
 
 class ListProducersRequest(Request, frozen=True, kw_only=True):

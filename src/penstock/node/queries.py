@@ -281,11 +281,12 @@ class CheckAppend:
         *,
         is_staged: bool = False,
         keeps_numbers: bool = False,
+        may_be_ahead: bool = False,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         """`producer`: who asks for it to be appended once, or zeros. `is_staged`: nothing comes of what its rows ask
-        for before they are published. `keeps_numbers`: its offsets and timestamps are meant. `look`: RemoteError where
-        whoever asks may not any more.
+        for before they are published. `keeps_numbers`: its offsets and timestamps are meant; `may_be_ahead`: timestamps
+        may be any time ahead of the broker's clock. `look`: RemoteError where whoever asks may not any more.
         """
         self.raw = raw
         self.producer = producer
@@ -294,6 +295,7 @@ class CheckAppend:
         self.asked: Asked | None = None  # what its rows ask for
         self.rules = rules
         self.keeps_numbers = keeps_numbers
+        self.may_be_ahead = may_be_ahead
         self.look = look
         self._is_staged = is_staged
 

@@ -101,7 +101,7 @@ class Storing:
                 response = AppendAtResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        check = CheckAppend(raw, rules, keeps_numbers=True, look=look)
+        check = CheckAppend(raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead, look=look)
         self.appends.add(Inside(heard), partition.key, check, self._access.sharer)
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.base.ids import BrokerId, LeaderEpoch, StreamId, TimestampUs
+from penstock.base.units import utc_text
 from penstock.doctor.findings import Finding, Result
 from penstock.doctor.streams import judge_streams
 from penstock.messages import (
@@ -41,7 +42,7 @@ def judged(info: StreamInfo, check: str, brokers: int = 3, racks: tuple[str | No
 
 def test_a_stream_that_is_well_is_well() -> None:
     found = list(judge_streams([stream()], [], NOW_US))
-    assert [one.check for one in found] == ["partitions", "replicas", "damage", "gaps", "configs"]
+    assert [one.check for one in found] == ["partitions", "replicas", "damage", "gaps", "message times", "configs"]
     assert {one.result for one in found} == {Result.OK}
 
 
@@ -156,3 +157,20 @@ def test_copies_on_one_rack_are_told_where_there_are_several() -> None:
     assert "all copies are on rack a" in judged(stream(), "configs", 4, ("a", "a", "a", "b"))[0].found
     assert judged(stream(), "configs", 3, ("a", "a", "a"))[0].result is Result.OK
     assert judged(stream(), "configs", 3, ("a", "a", "b"))[0].result is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("last_us", "result", "found"),
+    [
+        (NOW_US - HOUR_US, Result.OK, "no message is dated in the future"),
+        (NOW_US + 60_000_000, Result.OK, "no message is dated in the future"),
+        (
+            NOW_US + 48 * HOUR_US,
+            Result.WARN,
+            f"orders: its last message is dated {utc_text(NOW_US + 48 * HOUR_US)}, 2d ahead of the broker's clock",
+        ),
+    ],
+)
+def test_a_stream_whose_clock_was_ahead_is_told(last_us: int, result: Result, found: str) -> None:
+    told = judged(stream(last_timestamp_us=TimestampUs(last_us)), "message times")
+    assert [(one.result, one.found) for one in told] == [(result, found)]
