@@ -27,7 +27,7 @@ DEADLINE_S = 60.0
 _SOURCES = str(Path(penstock.__file__).parent.parent)
 _SERVE = ("-c", "from penstock.cli import main; main()", "serve")
 _READY = re.compile(r"ready client=(\S+) nats=(\S+) data=")
-_LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
+_LISTENING = re.compile(r"Listening for client connections on \S+:(\d+)")
 _LOOK_S = 0.01  # between two looks at what cannot be waited for
 OF_OTHERS = {
     "PENSTOCK_NATS": "nats://127.0.0.1:1",
@@ -254,20 +254,21 @@ def broker_environment(more: Mapping[str, str]) -> dict[str, str]:
 class NatsProcess(Child):
     """A nats-server of the test's own; every start is on the same port."""
 
-    def __init__(self, folder: Path, config: str = "") -> None:
+    def __init__(self, folder: Path, config: str = "", host: str = "127.0.0.1") -> None:
         super().__init__()
         self.port = 0
+        self._host = host
         self._config_file = folder / "nats-server.conf"
         self._config_file.write_text(config)
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"nats://127.0.0.1:{self.port}"
+        return f"nats://[{self._host}]:{self.port}" if ":" in self._host else f"nats://{self._host}:{self.port}"
 
     def start(self) -> None:
         """Start it and return once it serves."""
-        place = ["-a", "127.0.0.1", "-p", str(self.port or -1)]
+        place = ["-a", self._host, "-p", str(self.port or -1)]
         self._launch([str(find_nats_server()), "-c", str(self._config_file), *place], os.environ)
         assert self.stderr is not None
         self.port = int(self.stderr.wait_for(_LISTENING).group(1))
@@ -292,10 +293,10 @@ def running_broker(
 
 
 @contextmanager
-def running_nats(folder: Path, config: str = "") -> Iterator[NatsProcess]:
+def running_nats(folder: Path, config: str = "", host: str = "127.0.0.1") -> Iterator[NatsProcess]:
     """A nats-server that serves; ended when the block is left."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = NatsProcess(folder, config)
+    server = NatsProcess(folder, config, host)
     try:
         server.start()
         yield server
