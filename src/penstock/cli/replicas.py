@@ -1,21 +1,26 @@
 """Brokers and replicas as tables for people: who leads, who is in sync, how far the others are behind.
 
-Rules: how far followers are, only their leader knows; of one that does not answer it is not told.
+Rules: how far followers are, only their leader knows; of one that does not answer it is not told. A table has at most
+SHOWN_MAX lines: of more partitions those are shown that are not well, then others while there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from penstock.cli.output import cell, count_text, cut, table
+from penstock.cli.output import cell, count_text, counted, cut, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from penstock.messages import PartitionInfo, StatusResponse, StreamInfo
 
+T = TypeVar("T")
+
 NAME_CHARS_MAX = 30
+SHOWN_MAX = 32
+"""Lines of a table: a terminal shows about as many."""
 UNKNOWN = "?"  # only the leader knows, and does not say
 
 
@@ -43,28 +48,69 @@ def broker_table(state: StatusResponse) -> Table:
 def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = frozenset()) -> Table:
     """One line a partition: its leader, its epoch, its replicas, who of them is in sync and how far they are behind.
 
-    `unreachable`: who may have led until lately, and is not reached now.
+    `unreachable`: who may have led until lately, and is not reached now. Of many partitions some; see `left_out`.
     """
     are_observed = any(part.observers for info in infos for part in info.partitions)
     names = ("stream", "partition", "leader", "epoch", "replicas", "in sync", *(["observers"] * are_observed), "behind")
     made = table(*names, right=("partition", "epoch"))
-    for info in infos:
-        for part in info.partitions:
-            is_gone = part.leader_id in unreachable
-            is_whole = part.leader_id is not None and not is_gone and len(part.isr) == len(part.replicas)
-            made.add_row(
-                cell(cut(info.name, NAME_CHARS_MAX), "bold"),
-                cell(str(part.partition)),
-                cell(
-                    f"{part.leader_id}, not reachable" if is_gone else leader_text(part), "bold red" if is_gone else ""
-                ),
-                cell(str(part.leader_epoch)),
-                cell(ids_text(part.replicas)),
-                cell(ids_text(part.isr), "green" if is_whole else "yellow"),
-                *([cell(observers_text(part))] * are_observed),
-                cell(behind_text(part)),
-            )
+    for info, part in some_of(_each(infos), lambda row: is_well(row[1], unreachable), SHOWN_MAX):
+        is_gone = part.leader_id in unreachable
+        is_whole = part.leader_id is not None and not is_gone and len(part.isr) == len(part.replicas)
+        made.add_row(
+            cell(cut(info.name, NAME_CHARS_MAX), "bold"),
+            cell(str(part.partition)),
+            cell(f"{part.leader_id}, not reachable" if is_gone else leader_text(part), "bold red" if is_gone else ""),
+            cell(str(part.leader_epoch)),
+            cell(ids_text(part.replicas)),
+            cell(ids_text(part.isr), "green" if is_whole else "yellow"),
+            *([cell(observers_text(part))] * are_observed),
+            cell(behind_text(part)),
+        )
     return made
+
+
+def left_out(infos: Sequence[StreamInfo], unreachable: frozenset[int] = frozenset()) -> str:
+    """How many partitions `replica_table` has no line for, and how many of these are not well; empty: none."""
+    text = more_text(_each(infos), lambda row: is_well(row[1], unreachable), SHOWN_MAX, "partition")
+    return text and f"{text}; `penstock stream show STREAM` and --json have them"
+
+
+def is_well(part: PartitionInfo, unreachable: frozenset[int] = frozenset()) -> bool:
+    """Whether a partition stores what comes, on all its replicas, as far as its leader says."""
+    is_led = part.leader_id is not None or not part.replicas  # a broker that is alone has neither
+    are_in_sync = len(part.isr) == len(part.replicas) and not any(one.state for one in part.followers)
+    is_known = part.committed_end is not None and behind_text(part) != UNKNOWN
+    return (
+        part.state == "online"
+        and is_led
+        and part.leader_id not in unreachable
+        and are_in_sync
+        and is_known
+        and not part.damage
+        and not any(one.is_impeded for one in part.followers)
+    )
+
+
+def _each(infos: Sequence[StreamInfo]) -> list[tuple[StreamInfo, PartitionInfo]]:
+    return [(info, part) for info in infos for part in info.partitions]
+
+
+def some_of(items: Sequence[T], is_good: Callable[[T], bool], most: int) -> list[T]:
+    """Return so many at most, in their order: those that are not good, then others while there is room."""
+    if len(items) <= most:
+        return list(items)
+    worst_first = sorted(range(len(items)), key=lambda number: is_good(items[number]))
+    return [items[number] for number in sorted(worst_first[:most])]
+
+
+def more_text(items: Sequence[T], is_good: Callable[[T], bool], most: int, noun: str) -> str:
+    """How many `some_of` leaves out, and how many of these are not good; empty: none."""
+    if len(items) <= most:
+        return ""
+    bad = max(0, sum(not is_good(item) for item in items) - most)
+    return (
+        f"… and {counted(len(items) - most, f'more {noun}')}, {count_text(bad) if bad else 'none'} of them in trouble"
+    )
 
 
 def silent_leaders(infos: Sequence[StreamInfo]) -> str:

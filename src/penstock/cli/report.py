@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.messages import GapInfo, PartitionInfo, StreamInfo
 
 _GAPS_SHOWN_MAX = 10
+_TROUBLED_SHOWN_MAX = 10  # partitions
+_PARTITIONS_SHOWN_MAX = 16  # of one stream, each in several lines
 _GAPS_MEAN = "times in which nobody listened, at most; what was published then may not be stored, what was acked is"
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
 _RANGES_CHARS_MAX = 30  # of the offsets of several partitions, in a line of `_WIDE`
@@ -127,7 +129,7 @@ def _row(info: StreamInfo, *, wide: bool) -> list[str]:
 
 
 def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, str]:
-    """What a stream is and holds; `is_clustered`: and who holds it."""
+    """What a stream is and holds; `is_clustered`: and who holds it. Of many partitions some, as `replica_table`."""
     shown = {
         "stream": info.name,
         "subject": info.subject,
@@ -139,7 +141,7 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         **({"partitions were": moving_text(info)} if info.counts else {}),
         "offsets kept": _count_or_unknown(info),
     }
-    for part in info.partitions:
+    for part in replicas.some_of(info.partitions, replicas.is_well, _PARTITIONS_SHOWN_MAX):
         prefix = "" if len(info.partitions) == 1 else f"partition {part.partition} "
         is_unknown = part.committed_end is None
         size = f"{format_bytes(part.size_bytes)} in {counted(part.segment_count, 'segment file')}"
@@ -166,6 +168,8 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
             shown[f"{prefix}producers"] = count_text(part.producers)
         if part.log_end is not None and part.committed_end is not None and part.log_end != part.committed_end:
             shown[f"{prefix}not committed yet"] = count_text(part.log_end - part.committed_end)
+    if more := replicas.more_text(info.partitions, replicas.is_well, _PARTITIONS_SHOWN_MAX, "partition"):
+        shown["partitions"] = f"{count_text(len(info.partitions))}: {more}; --json has them"
     return shown
 
 
@@ -210,6 +214,23 @@ def print_causes(console: Console, causes: Sequence[Cause]) -> None:
         console.print(cell(f"  {gap_text(cause.gap)} ({listed(cause.where)})"))
     if len(causes) > _GAPS_SHOWN_MAX:
         console.print(cell(f"  and {len(causes) - _GAPS_SHOWN_MAX} earlier ones (see --json)"))
+
+
+def print_troubles(console: Console, infos: Sequence[StreamInfo]) -> None:
+    """The trouble of the first partitions that have some, and of how many more it is not shown."""
+    found = [(info, part) for info in infos for part in info.partitions if _has_trouble(part)]
+    for info, part in found[:_TROUBLED_SHOWN_MAX]:
+        print_trouble(console, info, part)
+    if (more := len(found) - _TROUBLED_SHOWN_MAX) > 0:
+        console.print()
+        console.print(cell(f"and {counted(more, 'more partition')} in trouble (see --json)", "yellow"))
+
+
+def _has_trouble(part: PartitionInfo) -> bool:
+    is_dropping = any(part.dropped.values())
+    return bool(
+        part.state_reason or part.damage or part.gaps or is_dropping or any(one.state for one in part.followers)
+    )
 
 
 def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> None:

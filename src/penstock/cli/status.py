@@ -13,7 +13,7 @@ from penstock.cli.failure import clearly
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
-    from penstock.messages import StatusResponse
+    from penstock.messages import StatusResponse, StreamInfo
 
 EXAMPLES = examples(
     "penstock status",
@@ -37,7 +37,10 @@ def status(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show how a broker fares, and its cluster: NATS, brokers, streams, replicas, gaps, damage."""
+    """Show how a broker fares, and its cluster: NATS, brokers, streams, replicas, gaps, damage.
+
+    Of many streams and partitions those are shown that are in trouble, and some others; --json shows all.
+    """
     with connected(ctx, server, timeout) as (client, seconds):
         state = client.status(timeout=seconds)
         # One that is not in its cluster yet knows of none, and would be waited for.
@@ -57,17 +60,31 @@ def status(
         console.print(replicas.broker_table(state))
     if infos:
         console.print()
-        console.print(report.stream_table(infos, width=console.width))
+        shown = replicas.some_of(infos, _is_well, replicas.SHOWN_MAX)
+        console.print(report.stream_table(shown, width=console.width))
+        if more := replicas.more_text(infos, _is_well, replicas.SHOWN_MAX, "stream"):
+            console.print(output.cell(f"{more}; `penstock stream list` and --json have them"))
     if infos and len(state.brokers) > 1:
         console.print()
         unreachable = frozenset(one.broker_id for one in state.brokers if one.is_reachable is False)
-        console.print(replicas.replica_table(infos, unreachable if warning else frozenset()))
+        gone = unreachable if warning else frozenset()
+        console.print(replicas.replica_table(infos, gone))
+        if more := replicas.left_out(infos, gone):
+            console.print(output.cell(more))
         if silence := replicas.silent_leaders(infos):
             console.print(output.cell(silence, "yellow"))
     report.print_causes(console, causes(infos))
-    for info in infos:
-        for part in info.partitions:
-            report.print_trouble(console, info, msgspec.structs.replace(part, gaps=()))
+    report.print_troubles(console, [_without_gaps(info) for info in infos])
+
+
+def _is_well(info: StreamInfo) -> bool:
+    return all(map(replicas.is_well, info.partitions))
+
+
+def _without_gaps(info: StreamInfo) -> StreamInfo:
+    """As it is, for what is told of gaps once for all streams."""
+    parts = tuple(msgspec.structs.replace(part, gaps=()) for part in info.partitions)
+    return msgspec.structs.replace(info, partitions=parts)
 
 
 def without_leader(state: StatusResponse) -> str:

@@ -338,8 +338,7 @@ def show(
         return
     console = output.console()
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered) | shown_config(info)))
-    for partition in info.partitions:
-        report.print_trouble(console, info, partition)
+    report.print_troubles(console, [info])
 
 
 def _is_clustered(client: Client, info: StreamInfo, seconds: float) -> bool:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import msgspec
+import pytest
 from rich.console import Console
 from rich.table import Table
 
 from penstock.base.config import StreamConfig
-from penstock.base.ids import BrokerId, LeaderEpoch, Offset, StreamId, TimestampUs
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 from penstock.cli import replicas, report
 from penstock.cli.streams import shown_config
-from penstock.messages import BrokerInfo, FollowerInfo, NatsStatus, PartitionInfo, StatusResponse, StreamInfo
+from penstock.messages import (
+    BrokerInfo,
+    DamageInfo,
+    FollowerInfo,
+    NatsStatus,
+    PartitionInfo,
+    StatusResponse,
+    StreamInfo,
+)
 
 ANNA, BERT, CARL = (BrokerId(number) for number in (1, 2, 3))
 
@@ -63,6 +73,72 @@ def test_a_partition_is_one_line() -> None:
     lines = shown(replicas.replica_table([stream(partition(), late)]))
     assert lines[1] == ["orders", "0", "2", "7", "1,2,3", "2,3", "1:", "not", "heard", "of"]
     assert lines[2] == ["orders", "1", "2", "7", "1,2,3", "2,3", "1:", "1,200"]
+
+
+def many(count: int, *bad: int) -> tuple[PartitionInfo, ...]:
+    """So many partitions, all well but these."""
+    followers = (FollowerInfo(broker_id=ANNA, lag=3), FollowerInfo(broker_id=CARL, lag=0))
+    well = partition(isr=(ANNA, BERT, CARL), followers=followers)
+    parts = [msgspec.structs.replace(well, partition=PartitionId(number)) for number in range(count)]
+    for number in bad:
+        parts[number] = msgspec.structs.replace(parts[number], isr=(BERT,), state_reason="why")
+    return tuple(parts)
+
+
+def test_of_many_partitions_those_are_shown_that_are_not_well() -> None:
+    told = stream(*many(1024, 40, 700, 1023))
+    lines = shown(replicas.replica_table([told]))[1:]
+    assert len(lines) == replicas.SHOWN_MAX
+    assert [line[1] for line in lines[:3]] == ["0", "1", "2"]
+    assert [line[1] for line in lines[-3:]] == ["40", "700", "1023"]
+    assert replicas.left_out([told]).startswith("… and 992 more partitions, none of them in trouble; ")
+    assert replicas.left_out([stream(*many(1024, *range(100)))]).startswith("… and 992 more partitions, 68 of them in ")
+    few = stream(*many(replicas.SHOWN_MAX, 3))
+    assert len(shown(replicas.replica_table([few]))[1:]) == replicas.SHOWN_MAX
+    assert replicas.left_out([few]) == ""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"isr": (BERT, CARL)},
+        {"leader_id": None},
+        {"state": "fenced"},
+        {"committed_end": None},
+        {"followers": ()},
+        {"followers": (FollowerInfo(broker_id=CARL, lag=0, is_impeded=True),)},
+        {"followers": (FollowerInfo(broker_id=CARL, lag=0, state="failed"),)},
+        {"damage": (DamageInfo(file="f", position=0, expected="a", found="b"),)},
+    ],
+)
+def test_what_is_wrong_with_a_partition_brings_it_to_the_top(more: dict[str, Any]) -> None:
+    (well,) = many(1)
+    assert replicas.is_well(well)
+    assert not replicas.is_well(well, frozenset({BERT}))
+    assert not replicas.is_well(msgspec.structs.replace(well, **more))
+
+
+def test_a_partition_of_a_broker_that_is_alone_is_well() -> None:
+    alone = partition(leader="", leader_id=None, replicas=(), isr=(), followers=())
+    assert replicas.is_well(alone)
+
+
+def test_a_stream_of_many_partitions_fits_a_terminal_or_two() -> None:
+    told = report.stream_pairs(stream(*many(1024, 700)))
+    assert told["partitions"] == "1,024: … and 1,008 more partitions, none of them in trouble; --json has them"
+    assert "partition 700 in sync" in told
+    assert "partition 14 in sync" in told
+    assert "partition 15 in sync" not in told
+    assert len(told) < 200
+    assert "partitions" not in report.stream_pairs(stream(*many(16)))
+
+
+def test_the_trouble_of_some_partitions_is_shown_and_counted_of_the_others() -> None:
+    out = io.StringIO()
+    report.print_troubles(Console(file=out, width=120), [stream(*many(20)), stream(*many(1024, *range(0, 1024, 2)))])
+    text = out.getvalue()
+    assert text.count(": why") == 10
+    assert "and 502 more partitions in trouble (see --json)" in text
 
 
 def test_what_only_the_leader_knows_is_not_made_up() -> None:
