@@ -267,7 +267,9 @@ def test_what_retention_was_quicker_with_is_said(
     client.truncate_stream("quick", 120)
     with pytest.raises(DataLossError, match="messages 100 to 119 of stream quick, partition 0, are not in the log"):
         run(spark, broker, "quick", tmp_path)
-    assert run(spark, broker, "quick", tmp_path, fail_on_data_loss=False).rows == 30
+    told: list[BatchDone] = []
+    assert run(spark, broker, "quick", tmp_path, fail_on_data_loss=False, max_batch=10, report=told.append).rows == 30
+    assert [(one.rows, one.lag) for one in told] == [(0, 30), (0, 30), (10, 20), (10, 10), (10, 0)]
     assert rows_of(tmp_path) == [(0, one) for one in (*range(100), *range(120, 150))]
 
 

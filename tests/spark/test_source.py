@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import penstock
 from penstock.spark.batch import Task
 from penstock.spark.options import source_options
-from penstock.spark.places import Positions
+from penstock.spark.places import LOG_STARTS, Positions
 from penstock.spark.stream import StreamReader
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
@@ -208,6 +208,23 @@ def test_partitions_that_are_added_come_with_the_next_batch(client: penstock.Cli
     (task,) = reader.partitions(first, second)
     assert isinstance(task, Task)
     assert (task.piece.partition, task.piece.start, task.piece.end) == (2, 0, 5)
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_the_latest_offset_says_where_the_log_begins_for_the_lag(
+    client: penstock.Client, broker: BrokerProcess, is_available_now: bool
+) -> None:
+    name = f"begins-{is_available_now}"
+    filled(client, name, 10, partitions=2)
+    reader = StreamReader(source_options({"servers": broker.client_address, "stream": name}), ("offset",))
+    reader.initialOffset()
+    if is_available_now:
+        reader.prepareForTriggerAvailableNow()
+    client.truncate_stream(name, 7, partition=1)
+    told = reader.reportLatestOffset()
+    assert told is not None
+    assert told[name][LOG_STARTS] == {"0": 0, "1": 7}
+    assert told[name]["offsets"] == {"0": 10, "1": 10}
 
 
 def test_each_query_has_a_group_of_its_own_which_its_checkpoint_keeps(

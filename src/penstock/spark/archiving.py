@@ -48,6 +48,8 @@ from penstock.spark.planning import (
     cut,
     find,
     is_selected,
+    lag_of,
+    log_starts_of,
     passed_over,
     piece_of,
     row_bytes,
@@ -154,6 +156,7 @@ class ArchiveJob:
         self._name = plan.name
         self._chosen_s = 0.0
         self._told_ends: dict[str, dict[int, Position]] = {}
+        self._log_starts: dict[Key, int] = {}
         self._agreed: dict[Key, tuple[Position, int]] = {}  # what the log was found to hold, under which leader
 
     def run(self, *, once: bool, report: Report = no_report) -> Archived:
@@ -198,7 +201,7 @@ class ArchiveJob:
             self._say_rejected(bad, rejected)
             rejected += bad
             self._table.commit(Commit(tuple(made), begins, ends))
-            lag = count - sum(end.offset - begins[key].offset for key, end in ends.items())
+            lag = lag_of(ends, self._log_starts, log_ends)
             begins = ends
             self._tell(begins)
             batches += 1
@@ -308,6 +311,7 @@ class ArchiveJob:
             raise DataLossError(f"stream {name} was deleted while it was being archived") from error
         if info.stream_id != chosen.streams[name].stream_id:
             raise DataLossError(f"stream {name} was deleted and made anew while it was being archived")
+        self._log_starts |= log_starts_of(info)
         return info
 
     # A batch

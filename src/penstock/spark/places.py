@@ -23,6 +23,9 @@ from penstock.base.errors import ConfigError
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """Kafka's numbers for the places that have names."""
 
+LOG_STARTS = "log_starts"
+"""In what a query reports as its latest offset, of each stream: where its partitions begin. No checkpoint has it."""
+
 
 @dataclass(frozen=True)
 class Earliest:

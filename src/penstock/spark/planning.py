@@ -262,6 +262,16 @@ def share(waiting: Mapping[Key, int], count_max: int) -> dict[Key, int]:
     return out
 
 
+def log_starts_of(info: StreamInfo) -> dict[Key, int]:
+    """Where the log of each partition begins."""
+    return {Key(info.name, int(one.partition)): int(one.log_start or 0) for one in info.partitions}
+
+
+def lag_of(done: Mapping[Key, Position], log_starts: Mapping[Key, int], log_ends: Mapping[Key, Position]) -> int:
+    """The messages that the log still holds behind where a job is, as offsets count them: not those that are gone."""
+    return sum(max(0, end.offset - max(log_starts.get(key, 0), done[key].offset)) for key, end in log_ends.items())
+
+
 def ordered(pieces: Sequence[Piece]) -> list[Piece]:
     """By stream, partition and offset."""
     return sorted(pieces, key=lambda one: (one.stream, one.partition, one.start))

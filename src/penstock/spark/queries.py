@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.spark.jobs import BatchDone, Report
+from penstock.spark.places import LOG_STARTS
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -33,11 +35,11 @@ def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Re
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{trigger_s * 1_000:.0f} ms"}
     try:
         query = writer.trigger(**trigger).start()
-        seen = _Seen(report)
+        seen = Seen(report)
         try:
             while not query.awaitTermination(limits.JOB_LOOK_S):
-                seen.look(query)
-            seen.look(query)
+                seen.look(query.recentProgress)
+            seen.look(query.recentProgress)
         finally:
             if query.isActive:
                 query.stop()
@@ -46,7 +48,7 @@ def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Re
     return seen.batches, seen.rows
 
 
-class _Seen:
+class Seen:
     """What of a query's progress was told: Spark keeps that of the last hundred batches."""
 
     def __init__(self, report: Report) -> None:
@@ -55,29 +57,36 @@ class _Seen:
         self._report = report
         self._last = -1
 
-    def look(self, query: StreamingQuery) -> None:
-        for one in query.recentProgress:
-            if one["batchId"] <= self._last or not one["numInputRows"]:
+    def look(self, recent: Sequence[StreamingQueryProgress]) -> None:
+        """Count and report the batches of `StreamingQuery.recentProgress` that are new and read something."""
+        for one in recent:
+            rows = one.numInputRows  # not one["numInputRows"], which Spark Connect leaves out
+            if one.batchId <= self._last or not rows:
                 continue
-            self._last = one["batchId"]
+            self._last = one.batchId
             self.batches += 1
-            self.rows += one["numInputRows"]
-            seconds = one["batchDuration"] / 1_000
-            self._report(BatchDone(self.batches, one["numInputRows"], 0, seconds, _lag(one)))
+            self.rows += rows
+            self._report(BatchDone(self.batches, rows, 0, one.batchDuration / 1_000, _lag(one)))
 
 
-def _lag(progress: Any) -> int:
+def _lag(progress: StreamingQueryProgress) -> int:
     """The messages between where a batch ended and where the log did; -1: not known."""
     behind = 0
-    for source in progress["sources"]:
-        ends = [source[name] for name in ("endOffset", "latestOffset")]
+    for source in progress.sources:
+        ends: list[Any] = [source.endOffset, source.latestOffset]
         done, there = (json.loads(one) if isinstance(one, str) else one for one in ends)
         if not (isinstance(done, dict) and isinstance(there, dict)):
             return -1
-        for stream, one in there.items():
-            before = done.get(stream, {}).get("offsets", {})
-            behind += sum(max(0, end - before.get(number, 0)) for number, end in one["offsets"].items())
+        behind += sum(_behind(done.get(stream, {}).get("offsets", {}), one) for stream, one in there.items())
     return behind
+
+
+def _behind(done: Mapping[str, int], there: Mapping[str, Any]) -> int:
+    """The messages of a stream that the log still holds behind where a batch ended, as offsets count them."""
+    starts = there.get(LOG_STARTS, {})
+    return sum(
+        max(0, end - max(starts.get(number, 0), done.get(number, 0))) for number, end in there["offsets"].items()
+    )
 
 
 def reason(text: str) -> str:

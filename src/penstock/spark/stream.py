@@ -41,13 +41,14 @@ from penstock.spark.batch import Task, fetching_of
 from penstock.spark.columns import as_announced
 from penstock.spark.history import History, LakeTask, Wanted, read_files
 from penstock.spark.options import SourceOptions
-from penstock.spark.places import Earliest, Key, Latest, Position, Positions, Where
+from penstock.spark.places import LOG_STARTS, Earliest, Key, Latest, Position, Positions, Where
 from penstock.spark.planning import (
     Chosen,
     choose,
     cut,
     find,
     is_selected,
+    log_starts_of,
     ordered,
     passed_over,
     piece_of,
@@ -236,12 +237,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the log ends, whatever the limits; for metrics."""
+        """Where the log begins and ends, whatever the limits; for metrics."""
         try:
-            return self._ends().to_json()
+            ends = self._ends()
+            streams = self._streams_now(ends.stream_ids)
         except PenstockError as error:
             _log.warning("cannot say how far behind the query is: %s", error)
             return None
+        told = ends.to_json()
+        if not self._options.archive:  # else what is gone from the log is still to be read, from there
+            for name, info in streams.items():
+                told[name][LOG_STARTS] = {str(key.partition): start for key, start in log_starts_of(info).items()}
+        return told
 
     def _begin(self, begin: Positions, key: Key, stream_id: int) -> Position:
         """Where a partition is read from. One that is new is read from its beginning.

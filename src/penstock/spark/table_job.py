@@ -49,7 +49,19 @@ from penstock.spark.lake import OvertakenError, other_in, read_about
 from penstock.spark.naming import loss_named, options_named
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key, Offsets, Position
-from penstock.spark.planning import Chosen, DataLossError, Piece, choose, cut, find, piece_of, row_bytes, share
+from penstock.spark.planning import (
+    Chosen,
+    DataLossError,
+    Piece,
+    choose,
+    cut,
+    find,
+    lag_of,
+    log_starts_of,
+    piece_of,
+    row_bytes,
+    share,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -239,16 +251,16 @@ class _Job:
                 key: Position(begin.offset + taken[key], ends[key].leader_epoch) if taken.get(key) else begin
                 for key, begin in begins.items()
             }
-            size = self._merge(begins, done)
+            size, merged = self._merge(begins, done)
             begins = done
             batches += 1
-            rows += sum(taken.values())
+            rows += merged
             if not plan.as_of:
                 self._tell(begins)
             if batches % limits.TABLE_VACUUM_BATCHES == 0:
                 self._vacuum()
-            lag = count - sum(taken.values())
-            report(BatchDone(batches, sum(taken.values()), size, time.monotonic() - started_s, lag))
+            lag = lag_of(done, log_starts_of(self._info), ends)
+            report(BatchDone(batches, merged, size, time.monotonic() - started_s, lag))
 
     # What is read
 
@@ -368,8 +380,8 @@ class _Job:
     def _keys(self) -> int:
         return sum(self._open().get_add_actions(flatten=True).column("num_records").to_pylist())
 
-    def _merge(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> int:
-        """One batch; the bytes of its files."""
+    def _merge(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> tuple[int, int]:
+        """One batch; the bytes of its files, and its messages, as offsets count them."""
         from pyspark.sql import functions as f
 
         tasks = self._tasks(begins, ends)
@@ -391,7 +403,8 @@ class _Job:
             placed = new.withColumn(latest.BUCKET, bucket).repartitionById(self._about.buckets, f.col(latest.BUCKET))
             written = placed.mapInArrow(functools.partial(latest.rewrite, what), latest.WRITTEN_DDL).collect()
         self._commit(found, written, ends)
-        return sum(int(one.size) for one in written)
+        rows = sum(piece.end - piece.start for pieces in tasks for piece in pieces)
+        return sum(int(one.size) for one in written), rows
 
     def _warn_of_large(self, found: DeltaTable) -> None:
         """A bucket is rewritten by one task, which holds all of it: say so once, before memory is short."""

@@ -15,7 +15,7 @@ from penstock.base.subjects import matches, overlap
 from penstock.messages import PartitionInfo, StreamInfo
 from penstock.spark.options import Selection, seconds, sink_options, source_options
 from penstock.spark.places import Earliest, Key, Moment, Offsets, Position
-from penstock.spark.planning import PIECE_BYTES, DataLossError, Piece, check_there, cut, piece_of, share
+from penstock.spark.planning import PIECE_BYTES, DataLossError, Piece, check_there, cut, lag_of, piece_of, share
 
 KEY = Key("orders", 1)
 COUNTS = st.dictionaries(st.builds(Key, st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 1_000))
@@ -171,3 +171,12 @@ def test_a_batch_write_is_named_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize(("text", "expected"), [("60s", 60.0), ("15m", 900.0), ("2500ms", 2.5)])
 def test_durations(text: str, expected: float) -> None:
     assert seconds(text) == expected
+
+
+def test_lag_is_what_the_log_still_holds_behind_a_job() -> None:
+    one, two = Key("orders", 0), Key("orders", 1)
+    done, ends = {one: Position(40), two: Position(90), Key("gone", 0): Position(7)}, {one: Position(100)}
+    assert lag_of(done, {}, ends) == 60
+    assert lag_of(done, {one: 30, two: 0}, ends | {two: Position(90)}) == 60
+    assert lag_of(done, {one: 75, two: 95}, ends | {two: Position(99)}) == 25 + 4
+    assert lag_of(done, {one: 100}, ends) == lag_of(done, {}, {one: Position(39)}) == 0
