@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,27 @@ def test_json_becomes_columns_and_what_is_none_is_rejected(
     assert rejected_in(tmp_path) == [(at, "it is not JSON of the archive's schema") for at in (1, 4, 5)]
     with pytest.raises(ConfigError, match=r"decode: the first run of .* has fixed another one"):
         archive("documents", tmp_path, decode="avro", schema=AVRO, **options)
+
+
+@needs_time
+def test_times_in_json_are_the_same_in_sessions_of_any_time_zone(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """One without a zone is of UTC."""
+    client.create_stream("times-in-json", "times-in-json")
+    texts = [b'{"at": "2026-11-20 10:00:00"}', b'{"at": "2026-11-20T10:00:00+02:00", "all": ["2026-11-20T10:00:00Z"]}']
+    zones = ("UTC", "Europe/Berlin")
+    for zone in zones:
+        session = spark.newSession()
+        session.conf.set("spark.sql.session.timeZone", zone)
+        client.append("times-in-json", [{"value": one} for one in texts])
+        schema = "at TIMESTAMP, all ARRAY<TIMESTAMP>"
+        archive("times-in-json", tmp_path, decode="json", schema=schema, spark=session, servers=broker.client_address)
+    ten, eight = (datetime(2026, 11, 20, hour, tzinfo=UTC) for hour in (10, 8))
+    assert [one["data"] for one in found_in(tmp_path)] == [
+        {"at": ten, "all": None},
+        {"at": eight, "all": [ten]},
+    ] * len(zones)
 
 
 class RejectsThenDies:

@@ -38,7 +38,7 @@ query.awaitTermination()
 print("streamed", spark.read.parquet(folder + "/out").count())
 
 from penstock.base.errors import ConfigError
-from penstock.spark import run, table
+from penstock.spark import archive, run, table
 
 def key_and_value(rows):
     return rows.select("key", "value")
@@ -49,8 +49,14 @@ try:
     run(key_and_value, "connect", folder + "/delta", **job)
 except ConfigError as error:
     print("delta", error)
-run(key_and_value, "connect", folder + "/parquet", format="parquet", **job)
-print("parquet", spark.read.parquet(folder + "/parquet").count())
+done = run(key_and_value, "connect", folder + "/parquet", format="parquet", max_batch=1_500, **job)
+print("parquet", done.rows, done.batches, spark.read.parquet(folder + "/parquet").count())
+done = run(key_and_value, "connect", "copied", checkpoint=folder + "/to-stream", **job)
+print("copied", done.rows)
+
+done = archive("decoded", folder + "/decoded", decode="json", **job)
+data = spark.read.parquet(folder + "/decoded").orderBy("offset").selectExpr("data.*").collect()
+print("decoded", done.rows, done.rejected, [row.asDict() for row in data])
 spark.stop()
 """
 
@@ -58,6 +64,9 @@ spark.stop()
 @needs_time
 def test_streams_are_read_through_connect(client: penstock.Client, broker: BrokerProcess, tmp_path: Path) -> None:
     filled(client, "connect", 1_000, partitions=2)
+    client.create_stream("copied", "copied")
+    client.create_stream("decoded", "decoded")
+    client.append("decoded", [{"value": b'{"n": 7, "at": "2026-11-20 10:00:00"}'}, {"value": b"{"}])
     paths = {"PYTHONPATH": str(Path(penstock.__file__).parents[1]), "PYSPARK_PYTHON": sys.executable}
     environment = os.environ | paths
     answer = subprocess.run(
@@ -65,7 +74,9 @@ def test_streams_are_read_through_connect(client: penstock.Client, broker: Broke
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
-    *said, delta, parquet = answer.stdout.splitlines()
+    *said, delta, parquet, copied, decoded = answer.stdout.splitlines()
     assert said == ["rows 2000 last 999", "sql 286", "streamed 2000", "table 2000"]
     assert delta.startswith("delta format: on Spark Connect no Delta table is written")
-    assert parquet == "parquet 2000"
+    assert parquet == "parquet 2000 2 2000"
+    assert (copied, len(client.to_table("copied"))) == ("copied 2000", 2_000)
+    assert decoded == "decoded 2 1 [{'at': '2026-11-20 10:00:00', 'n': 7}, {'at': None, 'n': None}]"

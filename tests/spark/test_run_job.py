@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -182,6 +185,16 @@ def test_a_file_is_on_the_disk_with_its_name(synced: list[Path], tmp_path: Path)
     (written,) = write(str(tmp_path), [batch])
     assert synced == [tmp_path / written.column("path")[0].as_py(), tmp_path]
     assert list(write(str(tmp_path), [])) == []
+
+
+def test_files_of_sessions_of_any_time_zone_have_the_same_columns(tmp_path: Path) -> None:
+    """Polars, for one, reads no table whose files name times in several zones."""
+    zones = ("UTC", "Europe/Berlin")
+    for zone in zones:
+        (written,) = write(str(tmp_path), [pa.RecordBatch.from_pydict({"at": pa.array([0], pa.timestamp("us", zone))})])
+        file = tmp_path / written.column("path")[0].as_py()
+        assert parquet.read_schema(file) == pa.schema([("at", pa.timestamp("us", "UTC"))])
+    assert pl.read_parquet(tmp_path)["at"].to_list() == [datetime(1970, 1, 1, tzinfo=UTC)] * len(zones)
 
 
 def test_what_cannot_be_loaded_is_said(file: Path, tmp_path: Path) -> None:

@@ -149,6 +149,26 @@ def as_announced(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Ite
         yield batch if batch.schema.names == list(names) else batch.rename_columns(list(names))
 
 
+def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same moments, named in UTC: Spark names them in the session's time zone, which files must not depend on."""
+    schema = pa.schema([field.with_type(_type_in_utc(field.type)) for field in batch.schema])
+    return batch if schema == batch.schema else batch.cast(schema)
+
+
+def _type_in_utc(kind: pa.DataType) -> pa.DataType:
+    """Of a type that Spark gives: structs, lists and maps of others, too."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_type_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        key, item = (field.with_type(_type_in_utc(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(key, item)
+    return kind
+
+
 def _simple(name: str) -> str:
     return COLUMNS[name].ddl.lower().replace(": ", ":").replace(", ", ",")
 

@@ -22,7 +22,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.extras import how_to_install
 from penstock.spark import fetching
-from penstock.spark.columns import arrow_schema, default_columns
+from penstock.spark.columns import arrow_schema, default_columns, in_utc
 from penstock.spark.jobs import is_connect
 from penstock.spark.lake import LakeFile
 from penstock.spark.lake_files import LakeWriter, Writing, told_files
@@ -109,7 +109,8 @@ def with_json(rows: DataFrame, ddl: str) -> DataFrame:
 
     kind = json_type(ddl)
     with_corrupt = StructType([*kind.fields]).add(_CORRUPT, StringType())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    # A time without a zone is one of UTC, in each run: not of the session that happens to read it.
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
     parsed = rows.withColumn("parsed", sql.from_json(sql.col("value").cast("string"), with_corrupt, options))
     is_bad = sql.col("value").isNotNull() & (sql.col("parsed").isNull() | sql.col(f"parsed.{_CORRUPT}").isNotNull())
     fields = sql.struct(*[sql.col("parsed").getField(name).alias(name) for name in kind.fieldNames()])
@@ -257,7 +258,7 @@ def write_json(
     for batch in batches:
         plain = [batch.column(field.name).cast(field.type) for field in schema]
         made = pa.RecordBatch.from_arrays(plain, schema=schema)
-        writer.add(made, batch.column(DATA), batch.column(REASON))
+        writer.add(made, in_utc(batch.select([DATA])).column(0), batch.column(REASON))
     yield told_files(list(writer.finish()))
 
 

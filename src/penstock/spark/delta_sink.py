@@ -21,6 +21,7 @@ from pyarrow import parquet
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
+from penstock.spark.columns import in_utc
 from penstock.spark.jobs import QUERY_ID, query_id_of, without_pandas_warning
 from penstock.vfs.real import sync_folder_if_possible
 
@@ -96,7 +97,7 @@ def write(root: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     writer = None
     rows = size = 0
     with (Path(root) / path).open("xb") as file:
-        for batch in batches:
+        for batch in map(in_utc, batches):
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
