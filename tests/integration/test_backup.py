@@ -277,6 +277,20 @@ async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_
 
         await eventually(is_empty, "retention has deleted what is too old")
         assert (await pair.there.stream("orders")).config.max_age_ms == 1
+        # Another run finds nothing to do, also where the first one has left the stream paused.
+        said_again, errors = await pair.restore(tmp_path / "backup")
+        assert said_again == ""
+        assert "stream orders is there, is open, and goes as far as the backup, whose rows its limits have deleted" in (
+            errors
+        )
+        await pair.restore(tmp_path / "backup", "--stream", "orders", "--as", "paused")
+
+        async def is_gone() -> bool:
+            return await rows_of(pair.there, "paused") == []
+
+        await eventually(is_gone, "retention has deleted them there, too")
+        said_again, _ = await pair.restore(tmp_path / "backup", "--stream", "orders", "--as", "paused")
+        assert re.search(r"paused +0 +0 +paused", said_again)
         # A sealed stream keeps all that it has, whatever its limits are.
         said["streams"][0]["intake"] = "sealed"
         manifest.write_text(json.dumps(said))
@@ -286,6 +300,37 @@ async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_
         info = await pair.there.stream("orders")
         assert (info.intake, info.config.max_age_ms) == ("sealed", None)
         assert len(await rows_of(pair.there, "orders")) == 20
+
+
+@needs_time
+async def test_what_went_since_by_its_limits_is_no_mistake_of_a_restored_stream_and_what_was_purged_is(
+    tmp_path: Path,
+) -> None:
+    async with two(tmp_path) as pair:
+        here, there, folder = pair.here, pair.there, tmp_path / "backup"
+        await here.create_stream("rolled", "rolled.*", allow_rollup=True)
+        await here.create_stream("counted", "counted.*", max_messages=10)
+        await here.create_stream("kept", "kept.*", max_messages=1_000, max_age_ms=10**9)
+        for name in ("rolled", "counted", "kept"):
+            await here.append(name, [{"subject": f"{name}.x", "value": "v"}] * 9)
+        await pair.backup(folder)
+        await pair.restore(folder)
+        await there.append("counted", [{"subject": "counted.x", "value": "v"}] * 20)
+        await there.publish("rolled.x", b"v", headers={"Nats-Rollup": "all"})
+
+        async def are_gone() -> bool:
+            infos = [await there.stream(name) for name in ("rolled", "counted")]
+            return [one.partitions[0].log_start for one in infos] == [9, 19]
+
+        await eventually(are_gone, "the rollup and retention have done it")
+        said, errors = await pair.restore(folder)
+        assert (said, errors.count("whose rows its limits have deleted")) == ("", 2)
+        assert "stream kept is there with all that the backup has" in errors
+        await there.truncate_stream("kept", 9)
+        _, errors = await pair.restore(folder, code=1)
+        assert "stream kept is there, and is open: nothing is mixed with what it holds, which is not this backup" in (
+            errors
+        )
 
 
 @needs_time

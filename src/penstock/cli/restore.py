@@ -217,18 +217,24 @@ class _Job(NamedTuple):
 
     def is_done(self) -> bool:
         """Whether an earlier run has restored it to its end: it takes messages then, and is left as it is."""
-        from penstock.cli.restored_already import holds_backup
+        from penstock.cli.restored_already import Held, held_of
         from penstock.client.errors import StreamNotFound
 
         with suppress(StreamNotFound):
             there = self.client.stream(self.name, timeout=self.timeout_s)
             timeout_s = max(self.timeout_s, placed_rows.PUT_TIMEOUT_S)
-            if there.intake != Intake.PAUSED and holds_backup(
-                self.client, self.folder, self.entry, there, self.times, timeout_s
-            ):
+            if there.intake == Intake.PAUSED:
+                return False
+            held = held_of(self.client, self.folder, self.entry, there, self.times, timeout_s)
+            if held is Held.ALL:
                 text = f"note: stream {there.name} is there with all that the backup has, and is {there.intake}"
                 say_note(f"{text}: it is left as it is")
-                return True
+            elif held is Held.EXPIRED:
+                text = f"note: stream {there.name} is there, is {there.intake}, and goes as far as the backup"
+                text = f"{text}, whose rows its limits have deleted: it is left as it is"
+                hint = "restore under another name (--stream, --as) with --without-max-age"
+                say_note(f"{text}. To have them, {hint}")
+            return held is not Held.NOTHING
         return False
 
     def there(self) -> StreamInfo | None:
@@ -292,9 +298,10 @@ class _Job(NamedTuple):
         for partition in self.entry.partitions:
             placer = self._placer(info, partition)
             latest_us = self._check_beginning(info, partition, placer)
+            begin = max(placer.start, partition.log_start) if _has_limits(info) else partition.log_start
             self._fill(placer, partition, latest_us, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
-            rows += self._compare(info, partition, latest_us)
+            rows += self._compare(info, partition, begin, latest_us)
         return rows
 
     def _fill(
@@ -333,12 +340,14 @@ class _Job(NamedTuple):
                 break
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
-    def _compare(self, info: StreamInfo, partition: PartitionBackup, latest_us: int | None) -> int:
+    def _compare(self, info: StreamInfo, partition: PartitionBackup, begin: int, latest_us: int | None) -> int:
+        """Whether it has the backup's rows from `begin` on; how many. OperationalError: it has others."""
         from penstock.cli import backup_files
         from penstock.commitlog.checksums import RangeSums
 
-        places, sums = (partition.log_start, partition.end), RangeSums(partition.log_start, partition.end)
-        batches = backup_files.batches(self.folder, partition, partition.log_start)
+        places = (min(begin, partition.end), partition.end)
+        sums = RangeSums(*places)
+        batches = backup_files.batches(self.folder, partition, begin)
         for _ in placed_rows.summed(self.times.limited(batches, latest_us), sums):
             pass
         return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
@@ -386,6 +395,11 @@ class _Job(NamedTuple):
             text = f"note: stream {info.name} keeps messages for {age}"
             text = f"{text}, and {output.counted(old, 'offset')} of the backup are older: they are deleted now"
             say_note(f"{text}. Restore with --without-max-age to have them")
+
+
+def _has_limits(info: StreamInfo) -> bool:
+    """Whether an earlier run has come to its end, and given the stream back what takes rows from it."""
+    return any(getattr(info.config, field) != value for field, value in placed_rows.LATER.items())
 
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:

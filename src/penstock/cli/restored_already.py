@@ -2,12 +2,16 @@
 
 Rules: it holds the backup if it goes at least as far, and the rows that both have are the same, by checksums. What its
 limits have taken since is no longer there, and need not be. Where rows go by themselves (compaction, a time to live,
-rollups), or get other times, checksums differ: there the first row that is left must be the backup's.
+rollups), or get other times, checksums differ: there the first row that is left must be the backup's. Where no row is
+left that could be compared, and the stream's limits explain that, a restore would bring nothing that stays: the stream
+is left as it is, and that is said. What somebody has purged, no limit explains.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,24 +25,74 @@ if TYPE_CHECKING:
     from penstock.messages import StreamInfo
 
 
-def holds_backup(
+class Held(Enum):
+    """What a stream has of a backup."""
+
+    NOTHING = "something else, or not all of it"
+    ALL = "all of it, but for what its limits have taken"
+    EXPIRED = "none of it: its limits have taken all"
+
+
+def held_of(
     client: Client, folder: Path, entry: StreamBackup, there: StreamInfo, times: RowTimes, timeout_s: float
-) -> bool:
-    """Whether `there` holds all of `entry`, as far as its limits have left that."""
+) -> Held:
+    """What `there`, which takes messages, has of `entry`."""
     from penstock.client.placing import Placer
 
     if there.subject != entry.config.subject or len(there.partitions) != len(entry.partitions):
-        return False
+        return Held.NOTHING
+    expired = compared = 0
     for partition in entry.partitions:
         placer = Placer(client, there, partition.partition, timeout=timeout_s)
         if placer.end < partition.end:
-            return False
+            return Held.NOTHING
+        if partition.log_start >= partition.end:
+            continue
         begin = max(placer.start, partition.log_start)
-        if partition.log_start < partition.end and not (
-            begin < partition.end and _is_same(client, folder, partition, there, begin, times, timeout_s)
-        ):
-            return False
-    return True
+        if begin >= partition.end:
+            if not _explains(there, folder, partition, placer.end, times):
+                return Held.NOTHING
+            expired += 1
+        elif _is_empty(client, there, partition, begin, timeout_s):
+            expired += 1
+        elif not _is_same(client, folder, partition, there, begin, times, timeout_s):
+            return Held.NOTHING
+        else:
+            compared += 1
+    return Held.EXPIRED if expired and not compared else Held.ALL
+
+
+def _loses_rows(there: StreamInfo) -> bool:
+    """Whether rows go from the middle of its log."""
+    return bool(there.config.compact or there.config.allow_message_ttl or there.config.allow_rollup)
+
+
+def _is_empty(client: Client, there: StreamInfo, partition: PartitionBackup, begin: int, timeout_s: float) -> bool:
+    """Whether of such a log no row is left in `[begin, end)` of the backup."""
+    if not _loses_rows(there):
+        return False
+    number, end = partition.partition, partition.end
+    with closing(client.messages(there, begin, end=end, partition=number, timeout=timeout_s)) as left:
+        return next(left, None) is None
+
+
+def _explains(there: StreamInfo, folder: Path, partition: PartitionBackup, end: int, times: RowTimes) -> bool:
+    """Whether the limits of its stream have moved the beginning of a log, which ends at `end`, behind the backup's."""
+    config = there.config
+    newer = end - partition.end
+    if config.max_messages is not None and newer >= config.max_messages:
+        return True
+    if newer and (config.max_bytes is not None or config.allow_rollup):
+        return True
+    if config.max_age_ms is None:
+        return False
+    last_us = 0
+    begin = partition.files[-1].base_offset if partition.files else partition.end
+    for rows, _ in backup_files.batches(folder, partition, begin):
+        if rows.num_rows:
+            last_us = rows.column("timestamp")[-1].value
+    # Rows that were restored with other times are older than the backup says.
+    return times.are_changed or last_us < time.time_ns() // 1_000 - config.max_age_ms * 1_000
 
 
 def _is_same(
@@ -50,8 +104,7 @@ def _is_same(
     times: RowTimes,
     timeout_s: float,
 ) -> bool:
-    config = there.config
-    if config.compact or config.allow_message_ttl or config.allow_rollup or times.are_changed:
+    if _loses_rows(there) or times.are_changed:
         return _begins_alike(client, folder, partition, there, begin, times, timeout_s)
     from penstock.commitlog.checksums import RangeSums
 
