@@ -341,9 +341,7 @@ class _Sending:
         if not self._output.inbox:
             return None
         self._attempt += 1
-        subjects = [self._mapping.of(subject) for subject in part.column("subject").to_pylist()]
-        needed = dict(zip(part.column("offset").to_pylist(), map(self._storing.acks_of, subjects), strict=True))
-        return Answers(self._attempt, number, needed)
+        return Answers(self._attempt, number, self._storing.needed(part, self._mapping))
 
 
 class _Relayed:

@@ -18,11 +18,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from penstock.base.subjects import matches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.cli.relay_frames import SubjectMapping
 
 _SUBJECTS_KNOWN_MAX = 65_536
 _PLACE = re.compile(r"([0-9]{1,10})\.([0-9]{1,10})-([0-9]{1,19})")  # attempt, partition, offset
@@ -70,6 +75,13 @@ class Storing:
             found = max(self._at_least, sum(matches(one, subject) for one in self._patterns))
             self._known[subject] = found
         return found
+
+    def needed(self, rows: pa.RecordBatch, mapping: SubjectMapping) -> dict[int, int]:
+        """The number of acks that each message needs once `mapping` has given it its subject, by offset."""
+        subjects = rows.column("subject").dictionary_encode()
+        acks = [self.acks_of(mapping.of(subject)) for subject in subjects.dictionary.to_pylist()]
+        each = map(acks.__getitem__, subjects.indices.to_pylist())
+        return dict(zip(rows.column("offset").to_pylist(), each, strict=True))
 
 
 class Answers:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from penstock.cli.relay_answers import Answer, Answers, Refused, Storing, parse
+from penstock.cli.relay_frames import SubjectMapping
 
 ACK = b'{"stream":"copies","seq":43,"partition":0,"offset":42}'
 DUPLICATE = b'{"stream":"copies","seq":1,"duplicate":true}'
@@ -48,6 +50,14 @@ def test_all_have_to_ack_who_store_it() -> None:
     assert (answers.first_missing, answers.is_settled) == (7, False)
     answers.take("1.0-7", None, DUPLICATE)
     assert (answers.first_missing, answers.is_settled, answers.duplicates) == (None, True, 1)
+
+
+def test_each_message_needs_the_acks_of_the_subject_on_which_it_is_published() -> None:
+    storing = Storing(["eu.*", "eu.a"])
+    subjects = ["a", "b", "a.x", "a"]
+    rows = pa.RecordBatch.from_pydict({"offset": pa.array([3, 5, 6, 9], pa.int64()), "subject": subjects})
+    assert storing.needed(rows, SubjectMapping("eu.{subject}")) == {3: 2, 5: 1, 6: 0, 9: 2}
+    assert storing.needed(rows.slice(1, 1), SubjectMapping("eu.a")) == {5: 2}
 
 
 def test_one_ack_at_least_where_that_is_asked_for() -> None:
