@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count, islice
@@ -17,12 +18,13 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base import limits
 from penstock.base.errors import ConfigError
+from penstock.groups.rows import group_mistake
 from penstock.hot.keymap import KeyMap
 from penstock.spark import brokers, latest
 from penstock.spark.jobs import BatchDone
 from penstock.spark.lake import OvertakenError
 from penstock.spark.planning import DataLossError
-from penstock.spark.table_job import About, Upkeep, table
+from penstock.spark.table_job import About, Upkeep, _schema, new_group, table
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows
@@ -87,8 +89,53 @@ def test_it_goes_on_where_it_was_in_batches_of_any_size(client: penstock.Client,
     assert keep("goes_on", tmp_path / "t") == Upkeep(batches=0, rows=0, keys=20)
     assert DeltaTable(tmp_path / "t").version() == before
     assert {value for value, _, _ in rows_of(tmp_path / "t").values()} == {b"%d" % one for one in range(90, 100)}
-    groups = {one.partition: one.offset for one in client.groups.offsets("table-t", "goes_on")}
-    assert groups == {0: 100, 1: 100}
+    assert groups_of(client, "goes_on") == [{0: 100, 1: 100}]
+
+
+def groups_of(client: penstock.Client, stream: str) -> list[dict[int, int | None]]:
+    """Where the groups of its tables are, in the order of their names."""
+    names = sorted(one.group for one in client.groups.all() if one.stream == stream)
+    assert all(re.fullmatch(r"table-t(-[0-9a-f]{8})?", name) for name in names), names
+    return [{one.partition: one.offset for one in client.groups.offsets(name, stream)} for name in names]
+
+
+@needs_time
+def test_tables_in_folders_of_one_name_have_groups_of_their_own(
+    client: penstock.Client, keep: Any, tmp_path: Path
+) -> None:
+    client.create_stream("twins", "twins.in")
+    append(client, "twins", ("a", "1"))
+    keep("twins", tmp_path / "one" / "t")
+    keep("twins", tmp_path / "two" / "t")
+    append(client, "twins", ("b", "1"))
+    keep("twins", tmp_path / "two" / "t")
+    assert sorted(one[0] or 0 for one in groups_of(client, "twins")) == [1, 2]
+
+
+@needs_time
+def test_a_table_of_an_earlier_version_keeps_the_group_of_its_folder(
+    client: penstock.Client, keep: Any, tmp_path: Path
+) -> None:
+    client.create_stream("older", "older.in")
+    append(client, "older", ("a", "1"))
+    cluster = client.cluster_id()
+    stream_id = int(client.stream("older").stream_id)
+    said = {"kind": "penstock table", "stream": "older", "stream_id": stream_id, "buckets": 2, "as_of": ""}
+    for number, description in enumerate((said, said | {"cluster": cluster})):
+        root = tmp_path / str(number) / "t"
+        DeltaTable.create(root, _schema(), partition_by=["bucket"], description=json.dumps(description))
+        keep("older", root)
+    assert groups_of(client, "older") == [{0: 1}]
+    keep("older", tmp_path / "new" / "t")
+    assert groups_of(client, "older") == [{0: 1}] * 2
+
+
+def test_a_group_of_a_table_has_a_name_that_brokers_take() -> None:
+    for folder in ("t", "a b.c/ü", "x" * 300):
+        name = new_group(Path(folder))
+        assert group_mistake(name) is None
+        assert re.search("-[0-9a-f]{8}$", name)
+        assert name != new_group(Path(folder))
 
 
 class KilledError(Exception):

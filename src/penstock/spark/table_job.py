@@ -25,6 +25,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _KIND = "penstock table"
+_GROUP_ID_BYTES = 4
 _EPOCH = "/epoch"  # behind what Delta calls the end of a partition: the leader epoch in which that was told
 
 
@@ -81,6 +83,7 @@ class About(NamedTuple):
     buckets: int
     as_of: str = ""
     cluster: str = ""
+    group: str = ""  # that shows how far it is; empty: the table is older than this field, and has that of its folder
 
     def to_text(self) -> str:
         """As the description of the table."""
@@ -91,7 +94,7 @@ class About(NamedTuple):
         """None: it is no table of ours."""
         try:
             found = json.loads(text or "")
-            found.setdefault("cluster", "")
+            found = {"cluster": "", "group": "", **found}
             return cls(**{name: found[name] for name in cls._fields}) if found["kind"] == _KIND else None
         except (ValueError, KeyError, TypeError):
             return None
@@ -136,6 +139,7 @@ def table(
     Columns: key, value, subject, partition, offset, timestamp. `once`: end when all is in it that is in the log now;
     else go on until interrupted, with a batch every `trigger_s` seconds at most. Each batch, of `max_batch` messages at
     most, is a version of the table; those of the last `history_hours` hours can be read, and older files are deleted.
+    The group `table-FOLDER-ID` shows how far it is; the first run makes the id, and the table keeps it.
     `buckets`: how many files a new table has, and so how many tasks merge at once; each task holds all of its file in
     memory. It stays as it was when the table was made.
 
@@ -222,7 +226,8 @@ class _Job:
         self._is_warned = False
         (self._info,) = self._chosen.streams.values()
         cluster = self._client().cluster_id(timeout=plan.source.timeout_s)
-        self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of, cluster)
+        group = "" if plan.as_of else new_group(plan.root)
+        self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of, cluster, group)
 
     def run(self, *, once: bool, report: Report) -> Upkeep:
         """See `table`."""
@@ -352,12 +357,12 @@ class _Job:
             raise ConfigError([f"{place} holds a Delta table that is not of this kind; give another folder"])
         what, timeout_s = f"the table in {place}", self._plan.source.timeout_s
         checked_cluster(self._client(), about.cluster, what, "keep another table", timeout_s)
-        if about._replace(buckets=ours.buckets, cluster=ours.cluster) != ours:
+        if about._replace(buckets=ours.buckets, cluster=ours.cluster, group=ours.group) != ours:
             when = f" as of {about.as_of}" if about.as_of else " as it is now" if ours.as_of else ""
             is_anew = about.stream == ours.stream and about.stream_id != ours.stream_id
             again = ", of before it was deleted and made anew" if is_anew else ""
             raise ConfigError([f"{place} holds the table of stream {about.stream}{when}{again}; give another folder"])
-        self._about = about  # the number of buckets stays as it was when the table was made
+        self._about = about  # buckets and the group stay as they were when the table was made
         return found
 
     def _begins(self) -> dict[Key, Position]:
@@ -459,15 +464,23 @@ class _Job:
 
     def _tell(self, ends: Mapping[Key, Position]) -> None:
         """Show the brokers how far the table is, as a group. It may fail: the table is what counts."""
-        name = "table-" + re.sub(r"[^A-Za-z0-9_-]+", "-", self._plan.root.name)
+        name = self._about.group or group_of_folder(self._plan.root)
         offsets = {key.partition: end.offset for key, end in ends.items()}
         try:
-            groups = self._client().groups
-            groups.commit(
-                name[: limits.GROUP_NAME_CHARS_MAX], self._info.name, offsets, timeout=self._plan.source.timeout_s
-            )
+            self._client().groups.commit(name, self._info.name, offsets, timeout=self._plan.source.timeout_s)
         except PenstockError as error:
             _log.warning("group %s does not show how far the table is: %s", name, error)
+
+
+def group_of_folder(root: Path) -> str:
+    """The group of a table that names none: other folders of that name have the same."""
+    return ("table-" + re.sub(r"[^A-Za-z0-9_-]+", "-", root.name))[: limits.GROUP_NAME_CHARS_MAX]
+
+
+def new_group(root: Path) -> str:
+    """A group for one table: of the folder's name and an id, for there may be other folders of that name."""
+    mark = secrets.token_hex(_GROUP_ID_BYTES)
+    return f"{group_of_folder(root)[: limits.GROUP_NAME_CHARS_MAX - len(mark) - 1]}-{mark}"
 
 
 def _keys_of(info: StreamInfo) -> list[Key]:
