@@ -21,6 +21,9 @@ cdef class Elsewhere:
 
     cpdef int shrink(self, Py_ssize_t count) except -1
 
+    @cython.locals(kept=list)
+    cpdef int forget_below(self, int64_t partition, int64_t start) except -1
+
     @cython.locals(key=bytes, place=tuple)
     cdef int _forget_first(self) except -1
 
@@ -67,6 +70,8 @@ cdef class MessageIds:
     cdef int _forget_first(self) except -1
 
     cpdef int forget_below(self, int64_t start) except -1
+
+    cpdef int forget_elsewhere(self, int64_t partition, int64_t start) except -1
 
     @cython.locals(key=bytes)
     cpdef int cut(self, int64_t end) except -1

@@ -66,6 +66,13 @@ class Elsewhere:
             self._forget_first()
             self.forgotten += 1
 
+    def forget_below(self, partition: int, start: int) -> None:
+        """What that partition has below the offset `start` is given up: its ids are unknown from now on."""
+        kept = [one for one in self._order if one[2][0] != partition or one[2][1] >= start]
+        if len(kept) < len(self._order):
+            self._order = deque(kept)
+            self._places = {key: place for _, key, place in kept}
+
     def _forget_first(self) -> None:
         _, key, place = self._order.popleft()
         if self._places.get(key) is place:
@@ -208,6 +215,13 @@ class MessageIds:
         if self._written_offset < start:
             self._written = b""
             self._written_offset = -1
+
+    def forget_elsewhere(self, partition: int, start: int) -> None:
+        """The same of what another partition has."""
+        if self.elsewhere is not None:
+            self.elsewhere.forget_below(partition, start)
+            if not len(self.elsewhere):
+                self.elsewhere = None
 
     def cut(self, end: int) -> None:
         """What was added from the offset `end` on was not written."""

@@ -21,8 +21,8 @@ class Dedup:
     """
 
     __slots__ = (
-        "_elsewhere", "_ids", "_late", "_late_count", "_now_us", "_own", "_start", "donors", "failure", "ids_max",
-        "marks", "window_us",
+        "_elsewhere", "_ids", "_late", "_late_count", "_now_us", "_own", "_start", "_starts", "donors", "failure",
+        "ids_max", "marks", "window_us",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class Dedup:
         self._late: deque[tuple[Found, int, int]] = deque()  # ids of what was appended meanwhile
         self._late_count = 0
         self._start = 0  # what is below was given up while this was read
+        self._starts: dict[int, int] = {}  # the same of donors
 
     @property
     def is_reading(self) -> bool:
@@ -86,6 +87,8 @@ class Dedup:
         self._late.clear()
         ids.forget_below(self._start)
         if self._elsewhere is not None:
+            for partition, start in self._starts.items():
+                self._elsewhere.forget_below(partition, start)
             ids.know(self._elsewhere)
         self._ids, self._own, self._elsewhere = ids, None, None
 
@@ -111,6 +114,13 @@ class Dedup:
         self._start = max(self._start, start)
         if self._ids is not None:
             self._ids.forget_below(start)
+
+    def forget_elsewhere(self, donor: int, start: int) -> None:
+        """The same of a donor. It may have told of these before it knew that itself."""
+        if donor in self.donors and self._starts.get(donor, 0) < start:
+            self._starts[donor] = start
+            if self._ids is not None:
+                self._ids.forget_elsewhere(donor, start)
 
     def cut(self, end: int) -> None:
         """What was looked up from `end` on was not written."""

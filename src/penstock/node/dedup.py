@@ -80,6 +80,7 @@ def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> Non
     stream, number = partition.stream, partition.key.partition
     donors = _donors(stream, number, now_us - window_us)
     partition.dedup = dedup = Dedup(window_us, ids_max, now_us, _marks(stream, number), donors)
+    forget_purged(dedup, stream)
     work = ReadIds(partition.view(), dedup.since_us, dedup.ids_max)
 
     def done(error: Exception | None) -> None:
@@ -96,6 +97,16 @@ def is_outdated(dedup: Dedup, rules: Rules, stream: StreamState, number: int) ->
     other ones of other partitions.
     """
     return (dedup.window_us, dedup.ids_max) != rules.dedup or dedup.marks != _marks(stream, number)
+
+
+def forget_purged(dedup: Dedup, stream: StreamState) -> None:
+    """What was given up by request in older partitions is unknown here as it is there.
+
+    After an unclean election another message may stand at such an offset: if it is sent again, it is stored again,
+    where a message that was purged would else be acked and not stored.
+    """
+    for one in stream.truncated:
+        dedup.forget_elsewhere(one.partition, one.before)
 
 
 def _step(stream: StreamState, number: int) -> tuple[int, int] | None:

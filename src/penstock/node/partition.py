@@ -37,7 +37,7 @@ from penstock.ingest.published import PublishedRuns
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
-from penstock.node.dedup import is_outdated
+from penstock.node.dedup import forget_purged, is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.keys import Keys
 from penstock.node.meters import Traffic
@@ -192,6 +192,8 @@ class Partition:
         self.undelivered_told = frozenset()
         if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
             self.dedup = None
+        if self.dedup is not None:
+            forget_purged(self.dedup, stream)
         assert stream.config.min_isr is not None
         self.terms = terms_of(stream.config.durability, stream.config.min_isr)
         if self.leadership is not None:

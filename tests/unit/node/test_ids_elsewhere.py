@@ -21,6 +21,8 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
     StopBrokerResponse,
+    TruncateRequest,
+    TruncateResponse,
 )
 from penstock.node.ids_elsewhere import ReadPage
 from penstock.node.step import PeerRequest
@@ -89,6 +91,56 @@ def test_with_the_window_they_go_and_a_message_counts_anew() -> None:
     assert where(send(broker, MOVED[0])) == place(AFTER, MOVED[:1])
     (again,) = send(broker, MOVED[0])
     assert (again.body["partition"], again.body["duplicate"]) == (AFTER.partition_of(MOVED[0].encode()), True)
+
+
+def purge(broker: Broker, partition: int) -> None:
+    """All of a partition."""
+    end = broker.stream("orders").partitions[partition].committed_end
+    assert end
+    stream_id = broker.stream_id("orders")
+    request = TruncateRequest(stream_id=stream_id, partition=PartitionId(partition), before=Offset(end))
+    broker.ask(request, TruncateResponse)
+
+
+def test_a_purge_of_an_older_partition_forgets_its_ids_in_those_that_were_added() -> None:
+    broker = grown()
+    are_known(send(broker, *MOVED), MOVED)
+    purge(broker, 0)
+    of_0 = [name for name in MOVED if BEFORE.partition_of(name.encode()) == 0]
+    others = [name for name in MOVED if name not in of_0]
+    are_known(send(broker, *others), others)
+    acks = send(broker, *of_0)
+    assert where(acks) == place(AFTER, of_0)
+    assert not any(ack.body.get("duplicate") for ack in acks)
+    assert all(ack.body["duplicate"] and ack.body["partition"] > 1 for ack in send(broker, *of_0))
+    again = broker.crash().start()
+    again.tick(limits.KEYS_SETTLE_MS)
+    are_known(send(again, *others), others)
+    assert all(ack.body["duplicate"] and ack.body["partition"] > 1 for ack in send(again, *of_0))
+
+
+def test_a_purge_while_ids_are_asked_for_forgets_them_too() -> None:
+    broker = grown()
+    broker.disk_runs_at_once = False
+    name = MOVED[0]
+    donor, before = BEFORE.partition_of(name.encode()), len(broker.acks)
+    broker.publish(f"orders.{name}", name.encode(), reply="r", headers=named(f"id-{name}"))
+    end = broker.stream("orders").partitions[donor].committed_end
+    assert end
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), partition=PartitionId(donor), before=Offset(end))
+    owners = [getattr(work.run, "__self__", None) for work in broker.disk]
+    read = [number for number, owner in enumerate(owners) if isinstance(owner, ReadPage)]
+    assert read
+    pages = [broker.execute(number) for number in reversed(read)]  # before the purge, and told after it
+    caller = broker.request(request)
+    while caller in broker.open_requests:
+        broker.run_disk(0)
+    for page in pages:
+        broker.complete(page)
+    broker.disk_runs_at_once = True
+    broker.settle()
+    (ack,) = broker.acks[before:]
+    assert (ack.body["partition"], ack.body.get("duplicate", False)) == (AFTER.partition_of(name.encode()), False)
 
 
 def asked(broker: Broker) -> int:
