@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -69,6 +71,27 @@ def test_each_row_comes_once_and_in_the_order_of_its_key(
     assert by_key(client, "again") == EXPECTED
     assert replay(lake, "again", **go) == Replayed(0, 0)
     assert by_key(client, "again") == EXPECTED
+
+
+@needs_time
+def test_headers_that_nats_cannot_carry_end_a_replay_which_goes_on_without_them(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    client.create_stream("lacks", "lacks.in")
+    headers = [[{"key": "fine", "value": b"1"}], [{"key": "a b", "value": b"2"}, {"key": "fine", "value": b"3"}], None]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = {"value": [b"0", b"1", b"2"], "headers": pa.array(headers, kind)}
+    where = {"partition": pa.array([0] * 3, pa.int32()), "offset": pa.array(range(3), pa.int64())}
+    (tmp_path / "lake").mkdir()
+    parquet.write_table(pa.table(rows | where), tmp_path / "lake" / "some.parquet")
+    go: dict[str, Any] = {"servers": broker.client_address, "spark": spark}
+    with pytest.raises(ConfigError, match="invalid_headers: it is 'leave'; there are fail and drop"):
+        replay(tmp_path / "lake", "lacks", invalid_headers="leave", **go)
+    with pytest.raises(PySparkException, match=r"one is b'a b', .* invalid_headers, or --invalid-headers"):
+        replay(tmp_path / "lake", "lacks", **go)
+    assert replay(tmp_path / "lake", "lacks", invalid_headers="drop", **go) == Replayed(1, 3)
+    found = sorted((one.value, one.headers) for one in client.messages("lacks"))
+    assert found == [(b"0", {"fine": "1"}), (b"1", {"fine": "3"}), (b"2", {})]
 
 
 @needs_time

@@ -257,6 +257,28 @@ def test_a_result_goes_to_another_stream_each_row_once(
     assert sorted(written) == sorted([b"v%d" % one for one in range(0, 100, 2)] + [b"odd"])
 
 
+@needs_time
+def test_headers_that_nats_cannot_carry_end_a_query_which_goes_on_without_them(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    filled(client, "bears", 2)
+    client.create_stream("bared", "bared.in")
+    go = {"servers": broker.client_address, "spark": spark, "once": True, "checkpoint": str(tmp_path / "checkpoint")}
+    headers = ", ".join(f"named_struct('key', '{name}', 'value', value)" for name in ("a b", "fine"))
+
+    def with_headers(rows: DataFrame) -> DataFrame:
+        return rows.selectExpr("value", f"array({headers}) AS headers")
+
+    with pytest.raises(JobError, match=r"one is b'a b', .* invalid_headers, or --invalid-headers"):
+        run(with_headers, "bears", "bared", **go)
+    assert run(with_headers, "bears", "bared", invalid_headers="drop", **go) == Ran(1, 2)
+    assert [one.headers for one in client.messages("bared")] == [{"fine": "v0"}, {"fine": "v1"}]
+    with pytest.raises(ConfigError, match="only what goes to a stream has headers"):
+        run(with_headers, "bears", tmp_path / "out", invalid_headers="drop", **go)
+    with pytest.raises(ConfigError, match="it is 'leave'; there are fail, drop"):
+        run(with_headers, "bears", "bared", invalid_headers="leave", **go)
+
+
 def test_reasons_are_told_in_a_line() -> None:
     trace = 'Job aborted:\n  File "x.py", line 3\npenstock.spark.planning.DataLossError: gone\n\n\tat org.apache.X'
     assert reason(trace) == "gone"

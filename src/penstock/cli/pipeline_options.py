@@ -74,6 +74,19 @@ AllowLoss = Annotated[
 ]
 
 
+InvalidHeaders = Annotated[
+    str,
+    typer.Option(
+        "--invalid-headers",
+        metavar="fail|drop",
+        help="What becomes of headers that NATS cannot carry, by their name or by line ends or bytes of zero in their "
+        "value: they end the job, or are left out and counted.",
+        autocompletion=lambda: ["fail", "drop"],
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+
+
 def servers_of(ctx: typer.Context, server: str | None) -> str:
     """The brokers that were named, before the command or behind it; empty: as the environment says."""
     found = ctx.find_object(Globals)

@@ -14,6 +14,7 @@ from penstock.cli.pipeline_options import (
     RUN_PANEL,
     Checkpoint,
     Config,
+    InvalidHeaders,
     Master,
     MaxBatch,
     config_of,
@@ -55,6 +56,7 @@ def replay(
     ] = None,
     max_batch: MaxBatch = limits.REPLAY_BATCH_ROWS_DEFAULT,
     checkpoint: Checkpoint = None,
+    invalid_headers: InvalidHeaders = "fail",
     master: Master = None,
     config: Config = None,
     as_json: Json = False,
@@ -79,7 +81,7 @@ def replay(
         with progress(f"{path} to {to}", as_json=as_json) as report:
             done = run(
                 path, to, servers=servers, spark=starter, rate=rate, where=" AND ".join(conditions), subject=subject,
-                max_batch=max_batch, checkpoint=checkpoint, report=report,
+                max_batch=max_batch, checkpoint=checkpoint, invalid_headers=invalid_headers, report=report,
             )  # fmt: skip
     if as_json:
         output.print_json({"event": "done", "rows": done.rows, "batches": done.batches})

@@ -14,6 +14,7 @@ from penstock.cli.pipeline_options import (
     RUN_PANEL,
     Checkpoint,
     Config,
+    InvalidHeaders,
     Master,
     MaxBatch,
     config_of,
@@ -77,6 +78,7 @@ def run(
             rich_help_panel=RUN_PANEL,
         ),
     ] = "append",
+    invalid_headers: InvalidHeaders = "fail",
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -109,7 +111,8 @@ def run(
         with progress(f"{stream} to {to}", as_json=as_json) as report:
             done = run_job(
                 function, stream, to, format=format, servers=servers, spark=starter, once=once, trigger_s=seconds,
-                max_batch=max_batch, checkpoint=checkpoint, output_mode=output_mode, options=options, report=report,
+                max_batch=max_batch, checkpoint=checkpoint, output_mode=output_mode, options=options,
+                invalid_headers=invalid_headers, report=report,
             )  # fmt: skip
     if as_json:
         output.print_json({"event": "done", "rows": done.rows, "batches": done.batches})

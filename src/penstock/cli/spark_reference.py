@@ -84,7 +84,8 @@ what counts is Spark's checkpoint.
 Without the option `group` its name is `spark-` and an id that the checkpoint keeps, so that each query has its own: \
 the JSON of `query.lastProgress["sources"][0]["endOffset"]` has it as `group`.
 A query whose checkpoint is of an earlier Penstock goes on as the group `spark`.
-A checkpoint that you give up leaves its group behind, which lags more and more: `penstock group delete NAME`."""
+Groups do not expire: a checkpoint that you give up leaves its group behind, which lags more and more, for alerts, too.
+`penstock group show NAME` says when it was committed last, and `penstock group delete NAME` ends it."""
 
 _COLUMNS = """## Columns
 

@@ -31,7 +31,7 @@ _SAID_FOR_PROGRAMS = {
 }
 _NAMES = (
     *("format", "to", "name", "min_batch", "max_batch", "as_of", "buckets", "history_hours", "decode", "schema", "by"),
-    *("rate", "checkpoint", "output_mode"),
+    *("rate", "checkpoint", "output_mode", "invalid_headers"),
 )
 _FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {
     "file_bytes": "--file-size",

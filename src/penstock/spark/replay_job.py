@@ -105,6 +105,7 @@ def replay(
     subject: str = "",
     max_batch: int = limits.REPLAY_BATCH_ROWS_DEFAULT,
     checkpoint: str | os.PathLike[str] | None = None,
+    invalid_headers: str = "fail",
     report: Report = no_report,
 ) -> Replayed:
     """Append the rows of an archive, in the folder `path`, to the stream `to`: each once, also if runs are killed.
@@ -116,12 +117,15 @@ def replay(
     `rate`: at most so many messages a second, on the average of some seconds; a batch is of `max_batch` at most.
     What is replayed is what is there when the first run begins; one that follows the end goes on with what came since.
     `checkpoint` is the folder of the note how far it is: if not given, inside of `path`, named as the stream.
+    `invalid_headers`: "fail", or "drop" to leave out headers that NATS cannot carry, by their name or by line ends or
+    bytes of zero in their value; a replay that was ended by one goes on with "drop".
 
     ConfigError: `path` or `to` cannot be used; OperationalError, and what the client raises.
     """
     root = _root(path, to, rate, max_batch)
-    with options_named({"stream": "to"}):
-        options = sink_options({"stream": to, "servers": servers})
+    given = {"stream": to, "servers": servers, "invalidHeaders": invalid_headers}
+    with options_named({"stream": "to", "invalidHeaders": "invalid_headers"}):
+        options = sink_options(given)
     client = brokers.client(options.servers, options.timeout_s)
     info = rights.there(client, Operation.APPEND, to, options.timeout_s)
     session = session_of(spark, f"replay {to}")
@@ -153,7 +157,8 @@ def replay(
             _write(notes, note)
         # A stream's own subject is another one in each partition: where rows have none, the sink gives them that.
         own = "" if subject == info.subject else subject
-        return _replay(rows, note, notes, servers, rate, report, own)
+        writer_options = {name: text for name, text in given.items() if text}
+        return _replay(rows, note, notes, writer_options, rate, report, own)
 
 
 def _root(path: str | os.PathLike[str], to: str, rate: int | None, max_batch: int) -> Path:
@@ -252,7 +257,13 @@ def _planned(rows: DataFrame, before: Note, batch_rows: int) -> Note:
 
 
 def _replay(
-    rows: DataFrame, note: Note, notes: Path, servers: str, rate: int | None, report: Report, subject: str
+    rows: DataFrame,
+    note: Note,
+    notes: Path,
+    writer_options: dict[str, str],
+    rate: int | None,
+    report: Report,
+    subject: str,
 ) -> Replayed:
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
@@ -261,7 +272,6 @@ def _replay(
     taken = [f.col(name) for name in TAKEN if name in there and not (name == "subject" and note.subject)]
     columns = [*taken, *([f.lit(subject).alias("subject")] if subject else [])]
     begun_s, count = time.monotonic(), 0
-    writer_options = {"stream": note.stream, **({"servers": servers} if servers else {})}
     started, left = note.done, note.rows
     for number in range(started):
         left -= sum(one.end - one.start for one in note.spans(number))

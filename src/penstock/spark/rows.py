@@ -31,7 +31,10 @@ from penstock.messages import StreamInfo
 
 _TEXT = ("binary", "string")
 _HEADERS = "array<struct<key:string,value:binary>>"
-_INVALID_HEADERS = "set the option invalidHeaders to drop to leave out such headers, or take them out before"
+_INVALID_HEADERS = (
+    "set the option invalidHeaders to drop to leave out such headers (of the jobs replay and run: invalid_headers, or "
+    "--invalid-headers), or take them out before"
+)
 COLUMNS = {
     "value": _TEXT,
     "key": _TEXT,

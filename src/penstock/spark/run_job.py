@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("delta", "parquet")
 OUTPUT_MODES = ("append", "complete")
+INVALID_HEADERS = ("fail", "drop")
 CHECKPOINT = "_penstock/checkpoint"
 """In the folder that a job writes: readers leave alone what begins with an underscore."""
 
@@ -60,6 +61,7 @@ def run(
     checkpoint: str | None = None,
     output_mode: str = "append",
     options: Mapping[str, str] | None = None,
+    invalid_headers: str = "fail",
     report: Report = no_report,
 ) -> Ran:
     """Write what `function` makes of a stream to a folder or another stream: until interrupted, or `once`.
@@ -68,11 +70,13 @@ def run(
     `FILE.py:NAME`. `to` is a stream's name, or a path (it has a `/`). A stream takes the column `value` and, if there
     are such, `key`, `subject`, `headers`, `partition`. `checkpoint`: where Spark notes how far it is, if not in the
     folder that is written. With `output_mode` "complete" a Delta table is replaced by the whole result with each batch.
-    `options` are of the source: it begins with the earliest message unless they say otherwise.
+    `options` are of the source: it begins with the earliest message unless they say otherwise. `invalid_headers`, of a
+    result that goes to a stream: "fail", or "drop" to leave out headers that NATS cannot carry, by their name or by
+    line ends or bytes of zero in their value; a query that was ended by one goes on with "drop".
 
     ConfigError: there is no such file or function, or the result cannot be written; JobError: the query failed.
     """
-    target = _Target.of(to, format, checkpoint, output_mode)
+    target = _Target.of(to, format, checkpoint, output_mode, invalid_headers)
     given = _source_options(options or {}, stream, servers, max_batch)
     has_own = "maxoffsetspertrigger" in {name.lower() for name in options or {}}
     with options_named({} if has_own else {"maxOffsetsPerTrigger": "max_batch"}):
@@ -111,9 +115,12 @@ class _Target(NamedTuple):
     format: str
     checkpoint: str
     mode: str
+    invalid_headers: str
 
     @classmethod
-    def of(cls, to: str | os.PathLike[str], format_: str, checkpoint: str | None, mode: str) -> _Target:
+    def of(
+        cls, to: str | os.PathLike[str], format_: str, checkpoint: str | None, mode: str, invalid_headers: str
+    ) -> _Target:
         text = os.fspath(to)
         mistakes = []
         if format_ not in FORMATS:
@@ -133,12 +140,16 @@ class _Target(NamedTuple):
             mistakes.append(f"output_mode: it is {mode!r}; there are {', '.join(OUTPUT_MODES)}")
         elif mode == "complete" and not (is_folder and format_ == "delta"):
             mistakes.append("output_mode: only a Delta table can be replaced as a whole with each batch")
+        if invalid_headers not in INVALID_HEADERS:
+            mistakes.append(f"invalid_headers: it is {invalid_headers!r}; there are {', '.join(INVALID_HEADERS)}")
+        elif is_folder and invalid_headers != INVALID_HEADERS[0]:
+            mistakes.append("invalid_headers: only what goes to a stream has headers for NATS; leave it out")
         if mistakes:
             raise ConfigError(mistakes)
         if not is_folder:
-            return cls(text, None, format_, str(checkpoint), mode)
+            return cls(text, None, format_, str(checkpoint), mode, invalid_headers)
         folder = Path(text).absolute()
-        return cls("", folder, format_, checkpoint or str(folder / CHECKPOINT), mode)
+        return cls("", folder, format_, checkpoint or str(folder / CHECKPOINT), mode, invalid_headers)
 
     def check_session(self, spark: SparkSession) -> None:
         """ConfigError: nothing is written there from a client of Spark Connect."""
@@ -151,7 +162,8 @@ class _Target(NamedTuple):
         if self.folder is None:
             types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
             check_columns(types, stream=self.stream)
-            told = {"stream": self.stream, **({"servers": servers} if servers else {})}
+            told = {"stream": self.stream, "invalidHeaders": self.invalid_headers}
+            told |= {"servers": servers} if servers else {}
             writer = rows.writeStream.format("penstock").options(**told)
         elif self.format == "delta":
             writer = rows.writeStream.foreachBatch(DeltaSink(self.folder, is_whole=self.mode == "complete"))
