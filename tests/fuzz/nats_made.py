@@ -21,7 +21,7 @@ _SUBJECTS_ODD = (
     b"x" * 70_000, b"a" * 4_089,
 )  # fmt: skip
 _SIZES_ODD = (b"0", b"000000005", b"5", b"", b"-1", b"+5", b"5 ", b"0000000000000000005", b"999999999")
-_REPLIES = (b"", b" ", b"_INBOX.r.7 ", b"r ", b"$JS.ACK.x ", b"a.* ", "é ".encode())
+_REPLIES = (b"", b" ", b"_INBOX.r.7 ", b"r ", b"$JS.ACK.x ", b"$JS.FC.x ", b"a.* ", "é ".encode())
 _ERRORS = (
     b"'Unknown Protocol Operation'", b"'Authorization Violation'", b"'Stale Connection'", b"'Slow Consumer'",
     b"'Permissions Violation for Subscription to \"orders.>\"'", b"'Permissions Violation for Publish to \"a\\\"b\"'",
@@ -38,7 +38,8 @@ _INFO_VALUES: tuple[object, ...] = (
 def made_block(chance: Random) -> bytes:
     """A block of headers."""
     pick = chance.choice
-    first = b"NATS/1.0\r\n" if chance.random() < 0.95 else pick((b"NATS/1.0 503 x\r\n", b"NATS/2.0\r\n", b"\r\n", b""))
+    odd = (b"NATS/1.0 503 x\r\n", b"NATS/1.0 100 x\r\n", b"NATS/2.0\r\n", b"\r\n", b"")
+    first = b"NATS/1.0\r\n" if chance.random() < 0.95 else pick(odd)
     lines = b"".join(
         f"{pick(_NAMES)}{':' if chance.random() < 0.97 else ''}{pick(('', ' ', '  '))}{pick(_VALUES)}".encode()
         + (b"\r\n" if chance.random() < 0.97 else pick((b"\n", b"\r", b"")))

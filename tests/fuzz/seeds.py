@@ -18,6 +18,7 @@ _FRAMES = (
     "MSG größe.→ 3 2\r\nab\r\n".encode(),
     b"HMSG a.b 1 r 12 17\r\nNATS/1.0\r\n\r\nhello\r\n",
     b"HMSG a.b 1 r 31 33\r\nNATS/1.0\r\nPenstock-Key: k1\r\n\r\nab\r\n",
+    b"HMSG a.b 1 $JS.FC.x 36 36\r\nNATS/1.0 100 FlowControl Request\r\n\r\n\r\n",
     b"MSG a 1 70000000\r\n",
     b"HMSG a 12 r 12 70000000\r\nNATS/1.0\r\n\r\n",
 )
@@ -29,6 +30,7 @@ _BLOCKS = (
     b"NATS/1.0\r\nNats-Expected-Stream: orders\r\nNats-Expected-Last-Sequence: 41\r\n\r\n",
     b"NATS/1.0\r\nNats-Msg-Id: 1\r\nNats-Rollup: all\r\nPenstock-Later: x\r\n\r\n",
     b"NATS/1.0 503\r\n\r\n",
+    b"NATS/1.0 100 Idle Heartbeat\r\nNats-Consumer-Stalled: $JS.FC.x\r\n\r\n",
 )
 _BODIES = (
     b"",

@@ -13,6 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, StreamConfig
 
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.extent import each_change
 from tests.integration.publishers import connected_to
 
 TIMEOUT_S = 60
@@ -26,9 +27,9 @@ class Bridge(NamedTuple):
     client: aio.Client
     told: list[bytes]  # whatever has been published as an ack to JetStream
 
-    async def push(self, *, ack_wait_s: float = 30) -> None:
+    async def push(self, *, ack_wait_s: float = 30, **more: Any) -> None:
         config = ConsumerConfig(
-            durable_name="bridge", deliver_subject="copy", ack_policy=AckPolicy.EXPLICIT, ack_wait=ack_wait_s
+            durable_name="bridge", deliver_subject="copy", ack_policy=AckPolicy.EXPLICIT, ack_wait=ack_wait_s, **more
         )
         await self.js.add_consumer("SOURCE", config)
 
@@ -73,6 +74,43 @@ async def test_each_message_is_stored_once_and_acked(tmp_path: Path) -> None:
         await there.js.publish("source.a", b"later")
         await there.until_acked(7)
         assert set(there.told) == {b"+ACK"}
+
+
+@each_change
+async def test_heartbeats_are_no_rows_and_flow_control_is_answered(tmp_path: Path) -> None:
+    """JetStream sends a request after 1 MiB, and no more than 2 MiB before it is answered."""
+    async with bridge(tmp_path) as there:
+        await there.client.create_stream("copy", "copy")
+        value = b"x" * 60_000
+        requests: list[str] = []
+        heartbeats = asyncio.Event()
+
+        async def hear(message: Any) -> None:
+            if message.reply.startswith("$JS.FC."):
+                requests.append(message.reply)
+            elif message.headers is not None and "Idle" in str(message.headers):
+                heartbeats.set()
+
+        answers: list[str] = []
+
+        async def answered(message: Any) -> None:
+            answers.append(message.subject)
+
+        await there.js._nc.subscribe("copy", cb=hear)
+        await there.js._nc.subscribe("$JS.FC.>", cb=answered)
+        await there.js._nc.flush()
+        for _ in range(80):
+            await there.js.publish("source.a", value)
+        await there.push(flow_control=True, idle_heartbeat=0.1)
+        await there.until_acked(80)
+        async with asyncio.timeout(TIMEOUT_S):
+            await heartbeats.wait()
+        await there.js.publish("source.a", b"last")
+        await there.until_acked(81)
+        assert await there.values() == [value] * 80 + [b"last"]
+        assert requests
+        assert set(requests) <= set(answers)
+        assert (await there.client.stream("copy")).partitions[0].dropped == {}
 
 
 async def test_what_is_refused_is_delivered_again_until_it_is_taken(tmp_path: Path) -> None:

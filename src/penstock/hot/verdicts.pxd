@@ -19,6 +19,15 @@ cdef bytes _NONE
 cdef bytes _LEADER
 cdef bytes _ALL
 cdef bytes _ONE
+cdef Py_ssize_t _STATUS
+cdef unsigned char _SPACE
+cdef unsigned char _CR
+cdef bytes _CONTROL
+cdef bytes _FLOW_CONTROL
+cdef bytes _STALLED
+cdef bytes _CRLF
+cdef bytes _PUB
+cdef bytes _NOTHING
 cdef int64_t _INVALID
 cdef int _OF_SUBJECT
 cdef int _OF_ALL
@@ -40,6 +49,7 @@ cdef class Sorted:
     cdef readonly list undelivered
     cdef readonly Py_ssize_t other_stream
     cdef readonly Py_ssize_t reserved
+    cdef readonly bytearray flow_replies
     cdef readonly list duplicates
     cdef readonly list elsewhere
     cdef readonly bint has_ids
@@ -100,6 +110,19 @@ cdef class Sorted:
         bint is_closed,
         bint acks_envelopes,
     ) except -1
+
+    @cython.locals(
+        group=Group,
+        text=bytes,
+        at=Py_ssize_t,
+        headers=Py_ssize_t,
+        headers_end=Py_ssize_t,
+        reply=Py_ssize_t,
+        reply_end=Py_ssize_t,
+        status_end=Py_ssize_t,
+        out=bytearray,
+    )
+    cdef bint _is_control(self, Py_ssize_t row, bint answers) except -1
 
     cdef int _read_fields(self, Py_ssize_t headers, Py_ssize_t headers_end, bint is_delivery) except -1
 
@@ -172,5 +195,9 @@ cpdef Sorted sort(
 
 @cython.locals(out=Sorted, opened=Opened)
 cpdef Sorted close(Group group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
+
+cdef bint _has_status(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+cdef bint _is_flow_control(bytes text, Py_ssize_t begin, Py_ssize_t end) except -1
 
 cdef bint _says(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, int64_t wanted) noexcept

@@ -33,6 +33,11 @@ of them is kept apart, in the `enveloped` of the rows.
 What a JetStream consumer delivers (its reply subject begins with `$JS.ACK.`) is acked to JetStream, once it is as
 durable as the stream promises: what it asks for an ack with, a header or an envelope, is its first publisher's, who is
 not there. Nor do its expectations count: JetStream has looked at them when it stored it, and they are of its sequences.
+
+What such a consumer says between its messages is no row: an idle heartbeat and a flow control request have the status
+100 in the first line of their headers, and no payload. A request is answered at once, with an empty message on its
+reply subject: without an answer the consumer stalls, and names that subject in its heartbeats. It is the memory in
+flight that holds the consumer back: where that is used up, the broker reads nothing, and so answers nothing.
 """
 
 from __future__ import annotations
@@ -95,6 +100,15 @@ _NONE = b"none"
 _LEADER = b"leader"
 _ALL = b"all"
 _ONE = b"1"
+_STATUS = 8  # where the status begins in the first line of a header block, which is `NATS/1.0 STATUS TEXT`
+_SPACE = 0x20
+_CR = 0x0D
+_CONTROL = b"NATS/1.0 100"
+_FLOW_CONTROL = b"$JS.FC."
+_STALLED = b"\r\nNats-Consumer-Stalled:"
+_CRLF = b"\r\n"
+_PUB = b"PUB "
+_NOTHING = b" 0\r\n\r\n"
 
 
 class Refused:
@@ -121,14 +135,15 @@ class Sorted:
     two are stored already, here at the offset that is their number, or in another partition. `has_ids`, `has_ttls`,
     `has_rollups`: some of the rows may have message ids, times to live, others of their subject that go for them.
     `undelivered`: those of `refused` that a JetStream consumer delivers: it is not answered, and delivers them again.
+    `flow_replies`: what flow control requests are answered with, as commands for NATS; None: there are none.
     `rollup_row`: the last for which all before it go, or -1. With `needs_ids` or `needs_lasts` nothing is decided: it
     takes the ids of the log, or the last offsets of its subjects. With `asks_older` some are refused as UNKNOWN_LAST.
     """
 
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
                  "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes",
-                 "duplicates", "elsewhere", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts",
-                 "other_stream", "refused", "reserved", "rollup_row", "rows", "undelivered")  # fmt: skip
+                 "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids",
+                 "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows", "undelivered")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
@@ -159,6 +174,7 @@ class Sorted:
         self.refused: list[Refused] = []
         self.undelivered: list[Refused] = []
         self.other_stream = self.reserved = 0
+        self.flow_replies: bytearray | None = None
         self.rollup_row = self._key = self._key_end = -1  # the latter two: of the row that was looked at last
         self._number = self._partition = 0  # that go with its verdict
 
@@ -190,6 +206,8 @@ class Sorted:
             headers_end = numbers[at + places.HEADERS + 1]
             reply = numbers[at + places.REPLY]
             reply_end = numbers[at + places.REPLY + 1]
+            if _has_status(text, headers, headers_end) and self._is_control(row, acks_replies):
+                continue
             is_delivery = subjects.is_jetstream_ack(text, reply, reply_end)
             self._read_fields(headers, headers_end, is_delivery)
             if fields.stream >= 0 and self._is_for_another(text, name):
@@ -229,6 +247,40 @@ class Sorted:
                 subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,
                 self._key, self._key_end, early, early_end,
             )  # fmt: skip
+
+    def _is_control(self, row: int, answers: bool) -> bool:
+        """Whether a message with a status is one of a consumer's own; `answers`: note the answer, if it wants one."""
+        group = self.group
+        text = group.data
+        at = row * places.STRIDE
+        headers, headers_end = group.numbers[at + places.HEADERS], group.numbers[at + places.HEADERS + 1]
+        reply, reply_end = group.numbers[at + places.REPLY], group.numbers[at + places.REPLY + 1]
+        status_end = headers + len(_CONTROL)
+        if (
+            group.numbers[at + places.VALUE] != group.numbers[at + places.VALUE + 1]
+            or not memory.begins(text, headers, headers_end, _CONTROL)
+            or status_end >= headers_end
+            or (text[status_end] != _SPACE and text[status_end] != _CR)
+        ):
+            return False
+        if reply >= 0:
+            if not _is_flow_control(text, reply, reply_end):
+                return False
+        else:
+            reply = memory.find(text, headers, headers_end, _STALLED, 0, len(_STALLED))
+            if reply >= 0:
+                reply += len(_STALLED)
+                while reply < headers_end and text[reply] == _SPACE:
+                    reply += 1
+                reply_end = memory.find(text, reply, headers_end, _CRLF, 0, len(_CRLF))
+        if answers and 0 <= reply < reply_end and _is_flow_control(text, reply, reply_end):
+            out = self.flow_replies
+            if out is None:
+                out = self.flow_replies = bytearray()
+            memory.append(out, _PUB, 0, len(_PUB))
+            memory.append(out, text, reply, reply_end)
+            memory.append(out, _NOTHING, 0, len(_NOTHING))
+        return True
 
     def _read_fields(self, headers: int, headers_end: int, is_delivery: bool) -> None:
         """Take the header block of one message; -1: it has none."""
@@ -508,6 +560,16 @@ def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, a
     out = Sorted(group, Group(group.data), opened, None, False, None, 0)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
+
+
+def _has_status(text: bytes, begin: int, end: int) -> bool:
+    """Whether the first line of the header block text[begin:end] has a status; begin -1: there is no block."""
+    return begin >= 0 and end - begin > _STATUS and text[begin + _STATUS] == _SPACE
+
+
+def _is_flow_control(text: bytes, begin: int, end: int) -> bool:
+    """Whether text[begin:end] is a subject on which JetStream waits for the answer to a flow control request."""
+    return memory.begins(text, begin, end, _FLOW_CONTROL) and subjects.is_plain(text, begin, end)
 
 
 def _says(text: bytes, begin: int, end: int, wanted: int) -> bool:

@@ -32,7 +32,7 @@ sequence, message id, last id, rollup, size.
 A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
 
 A message that a JetStream consumer delivers is acked as JetStream wants it, and not answered where it is refused, so
-that it is delivered again; see `hot.verdicts`.
+that it is delivered again; its heartbeats and flow control requests are no rows; see `hot.verdicts`.
 
 A message that came in an envelope (see `hot.envelope`) passes the same checks, with what the envelope says taken for
 headers where the message has none that say it; its ack is Liftbridge's, and goes to its ack inbox if it names one.
@@ -121,8 +121,9 @@ class Rules:
 class Admission(msgspec.Struct):
     """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason.
 
-    `errors` are those that every leader would give; `denials` depend on what this one has, and can: they say that a
-    message is not stored, and that is so if no other broker leads.
+    `errors` are those that every leader would give, as are answers to JetStream's flow control requests; `denials`
+    depend on what this one has, and can: they say that a message is not stored, and that is so if no other broker
+    leads.
     `undelivered`: why messages that a JetStream consumer delivers are not stored, by kind: one text of each.
     `unheard` messages were refused whose publishers hear nothing, since they have no reply subject or want no ack;
     `unheard_why` says for the first of them on which subject it was and why, in printable ASCII.
@@ -211,6 +212,8 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
     if found.other_stream:
         out.drop(OTHER_STREAM, found.other_stream)
     quotes_max = limits.REFUSALS_QUOTED_MAX
+    if found.flow_replies is not None:
+        out.errors.append(bytes(found.flow_replies))
     if found.refused:
         out.drop(reason, len(found.refused))
         for one in found.undelivered:

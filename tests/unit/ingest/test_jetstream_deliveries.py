@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from penstock.base.config import Acks, StreamConfig
@@ -53,6 +56,87 @@ def test_what_is_stored_is_acked_to_jetstream_and_others_hear_json(reply: bytes)
         found = module.pubacks(b"orders", b"a %b  b " % reply, 0, TAIL)
         first, second = (acks.pubacks(b"orders", one, offset, TAIL) for one, offset in ((b"a ", 0), (b"b ", 3)))
         assert found == first + ack(reply) + second
+
+
+HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 5\r\nNats-Last-Stream: 9\r\n%s\r\n"
+REQUEST = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
+FLOW = b"$JS.FC.ORDERS.bridge.xYz1"
+STALLED = HEARTBEAT % (b"Nats-Consumer-Stalled: %s\r\n" % FLOW)
+Message = tuple[bytes | None, bytes | None, bytes]  # reply, header block, value
+
+
+def between(*messages: Message, group_type: Any = Group) -> Any:
+    """These between two messages that a consumer delivers."""
+    replies, blocks, values = zip((REPLY, None, b"1"), *messages, (REPLY, None, b"2"), strict=True)
+    return group_type.of([b"orders.a"] * len(values), values, headers=blocks, replies=replies)
+
+
+def in_both_modes(message: Message) -> Iterator[Any]:
+    """What becomes of it, in plain Python and as this process runs it."""
+    for mode in (hot_modes.plain, hot_modes.running):
+        group = between(message, group_type=mode("group").Group)
+        yield mode("verdicts").sort(group, b"orders", True, 1_000, True, 7, True, None, True, None, 0)
+
+
+def values_of(found: Any) -> list[bytes | None]:
+    return [found.rows.value(row) for row in range(found.rows.count)]
+
+
+@pytest.mark.parametrize(
+    ("message", "reply"),
+    [
+        ((None, HEARTBEAT % b"", b""), b""),
+        ((None, STALLED, b""), FLOW),
+        ((None, STALLED.replace(b": $JS", b":   $JS"), b""), FLOW),
+        ((None, HEARTBEAT % b"Nats-Consumer-Stalled: other.subject\r\n", b""), b""),
+        ((None, HEARTBEAT % b"Nats-Consumer-Stalled: $JS.FC.a b\r\n", b""), b""),
+        ((None, HEARTBEAT % b"Nats-Consumer-Stalled:", b""), b""),
+        ((None, b"NATS/1.0 100\r\n\r\n", b""), b""),
+        ((FLOW, REQUEST, b""), FLOW),
+    ],
+)
+def test_what_a_consumer_says_between_its_messages_is_no_row(message: Message, reply: bytes) -> None:
+    answer = b"PUB %s 0\r\n\r\n" % reply if reply else b""
+    for found in in_both_modes(message):
+        assert (values_of(found), found.refused) == ([b"1", b"2"], [])
+        assert bytes(found.flow_replies or b"") == answer
+    found = admit(between(message, message), RULES, log_end=7)
+    assert (groups.values(found.rows), found.dropped, found.unheard) == ([b"1", b"2"], {}, 0)
+    assert told(found) == answer * 2
+    assert acked(found) == ack(REPLY) * 2
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        (None, b"NATS/1.0 1000 Idle Heartbeat\r\n\r\n", b""),
+        (None, b"NATS/1.0 503\r\n\r\n", b""),
+        (None, b"NATS/1.0  100 x\r\n\r\n", b""),
+        (None, b"NATS/1.0 100", b""),
+        (None, b"NATS/1.0 ", b""),
+        (None, HEARTBEAT % b"", b"value"),
+        (b"_INBOX.x", HEARTBEAT % b"", b""),
+        (b"$JS.FC.*", REQUEST, b""),
+        (REPLY, REQUEST, b""),
+        (FLOW, b"NATS/1.0\r\nStatus: 100\r\n\r\n", b""),
+    ],
+)
+def test_anything_else_is_a_message(message: Message) -> None:
+    for found in in_both_modes(message):
+        assert (values_of(found), found.flow_replies) == ([b"1", message[2], b"2"], None)
+
+
+@pytest.mark.parametrize("mode", [Acks.NEVER, Acks.ENVELOPE])
+def test_a_stream_that_acks_no_replies_leaves_flow_control_to_the_consumer(mode: Acks) -> None:
+    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
+    found = admit(between((FLOW, REQUEST, b""), (None, STALLED, b"")), rules, log_end=7)
+    assert (groups.values(found.rows), told(found)) == ([b"1", b"2"], b"")
+
+
+def test_flow_control_is_answered_also_while_nothing_is_stored() -> None:
+    group = groups.group_of([(b"orders.a", FLOW, REQUEST, b""), (b"orders.a", None, HEARTBEAT % b"", b"")])
+    found = refuse_all(group, RULES, acks.unavailable("too much waits"), "over_budget")
+    assert (told(found), found.dropped, found.undelivered) == (b"PUB %s 0\r\n\r\n" % FLOW, {}, {})
 
 
 @pytest.mark.parametrize("reply", [b"$JS.ACK", b"$JS.ACKED.x", b"_INBOX.$JS.ACK.x", b"$JS.API.x"])
