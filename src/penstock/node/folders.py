@@ -1,7 +1,8 @@
 """Where the logs of streams lie in the data directory, and what becomes of folders that nobody owns.
 
-Rules: a folder that no stream of the image owns is moved to `quarantine/`, never adopted and never deleted; that of a
-stream which was deleted is removed, and the marks of its logs after it. The id comes first in a name, because a
+Rules: a folder that no stream of the image owns is moved to `quarantine/`, never adopted and never deleted, unless it
+holds no file; that of a stream which was deleted is removed, and the marks of its logs after it. Where NFS keeps files
+that were open then (`.nfs…`), the folder stays for as long as they do. The id comes first in a name, because a
 stream's name can come again.
 
     streams/00000004-orders/0     the log of partition 0
@@ -12,7 +13,7 @@ stream's name can come again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError
@@ -64,6 +65,18 @@ def _listed(vfs: Vfs, path: str) -> list[str]:
     return [name for name in vfs.list(path) if not is_nfs_leftover(name)]
 
 
+def _files_below(vfs: Vfs, path: str) -> Iterator[str]:
+    """Names of the files in a folder and in those within."""
+    waiting = [path]
+    while waiting:
+        folder = waiting.pop()
+        for name in vfs.list(folder):
+            if name.endswith("/"):
+                waiting.append(f"{folder}/{name.rstrip('/')}")
+            else:
+                yield name
+
+
 class Folders:
     """The folders of one data directory, and which logs have been made in it."""
 
@@ -87,7 +100,15 @@ class Folders:
                     text = f"cannot remove {path} of a deleted stream: {error}; the next start tries again"
                     self._outbox.notice(text)
             elif path not in known and not self._is_ahead(name, image.index):
-                self._quarantine(path)
+                self._put_away(path, is_folder=name.endswith("/"))
+
+    def _put_away(self, path: str, *, is_folder: bool) -> None:
+        """Move what is nobody's into quarantine. A folder in which NFS keeps files stays, and goes once it is empty."""
+        names = list(_files_below(self._vfs, path)) if is_folder else [path]
+        if not names:
+            self._vfs.remove(path)
+        elif not all(map(is_nfs_leftover, names)):
+            self._quarantine(path)
 
     def _is_ahead(self, name: str, index: int) -> bool:
         """Whether the folder may be that of a stream which the image will have once more of the log is committed."""
