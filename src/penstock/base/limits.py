@@ -239,7 +239,9 @@ GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of a group and a stream in one pag
 # What is staged, and published as runs
 STAGED_BYTES_MAX = 8 * GIB  # of one partition: what is staged beyond it pushes out what was staged first
 STAGED_AGE_MS = 24 * 3_600_000  # then what was never published goes
-STAGED_SEGMENT_BYTES = 64 * MIB  # retention takes whole segments
+STAGED_SEGMENT_BYTES = 64 * MIB  # retention takes whole segments; or of the stream's own size, if that is smaller
+STAGED_KEEP_MS = 600_000  # rows that were found to be published stay so long: attempts may read a plan among them
+STAGED_CLOCKS_APART_MS = 600_000  # clocks of two leaders that differ by more let published rows stay for STAGED_AGE_MS
 STAGED_SEGMENT_AGE_MS = 3_600_000
 PIECE_BYTES_MAX = 32 * MIB  # of the rows of one piece, as a client cuts them; a single staged batch may be larger
 STAGED_PER_PIECE_MAX = 4_096  # staged batches that one request names: some 100 KB

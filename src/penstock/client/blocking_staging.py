@@ -20,14 +20,28 @@ class Staging:
         self._staging = staging
         self._thread = thread
 
-    def stage(self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0) -> Staged:
+    def stage(
+        self,
+        stream: StreamName,
+        data: Any,
+        *,
+        partition: int = 0,
+        query_id: UUID | bytes | str | None = None,
+        batch_id: int | None = None,
+        timeout: float = 60.0,
+    ) -> Staged:
         """Stage rows for a partition; columns as in `Client.append`. Nobody reads them until they are published.
 
-        They stay for a day, as long as no more than 8 GiB of the partition are staged behind them. `timeout` is for all
-        of it. Refused is what the stream would refuse: RemoteError too_large, bad_request, StreamNotFound,
-        StreamChanged, StorageFailed, TimedOut.
+        They stay for a day, as long as no more than 8 GiB of the partition are staged behind them. With `query_id` and
+        `batch_id` they can be published as that batch only, and their space is free some minutes after it is published;
+        that takes both. `timeout` is for all of it. Refused is what the stream would refuse: RemoteError too_large,
+        bad_request, StreamNotFound, StreamChanged, StorageFailed, TimedOut.
         """
-        return self._thread.run(self._staging.stage(stream, data, partition=partition, timeout=timeout))
+        return self._thread.run(
+            self._staging.stage(
+                stream, data, partition=partition, query_id=query_id, batch_id=batch_id, timeout=timeout
+            )
+        )
 
     def publish(
         self,

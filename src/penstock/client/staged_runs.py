@@ -170,7 +170,13 @@ class Run:
         value = msgspec.msgpack.encode(_Plan(self._query_id, self._batch_id, tuple(map(tuple, pieces))))
         group = Group.of([subject.encode()], [value])
         message, _ = codec.encode(group, 0, 1, base_offset=0, timestamp_us=0, leader_epoch=0)
-        request = StageRequest(stream_id=self._holder_id, partition=self._partition, is_plan=True)
+        request = StageRequest(
+            stream_id=self._holder_id,
+            partition=self._partition,
+            is_plan=True,
+            query_id=self._query_id,
+            batch_id=self._batch_id,
+        )
         answer, _ = await until_taken(self._link, request, StageResponse, self._deadline_s, message)
         return plan_mark(answer.base_offset, answer.leader_epoch)
 

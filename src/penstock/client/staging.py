@@ -53,6 +53,8 @@ _PAUSE_S_MAX = 1.0
 _PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 R = TypeVar("R", bound=Response)
+_Batch = tuple[bytes | None, int]
+"""The query for which rows are staged, and the number of its batch; None: they do not say."""
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -107,30 +109,42 @@ class Staging:
         self._streams = streams
         self._holders: dict[StreamId, StreamInfo] = {}  # what holds what is staged, by the stream that it is for
 
-    async def stage(self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0) -> Staged:
+    async def stage(
+        self,
+        stream: StreamName,
+        data: Any,
+        *,
+        partition: int = 0,
+        query_id: UUID | bytes | str | None = None,
+        batch_id: int | None = None,
+        timeout: float = 60.0,
+    ) -> Staged:
         """Stage rows for a partition; columns as in `Client.append`. Nobody reads them until they are published.
 
-        They stay for a day, as long as no more than 8 GiB of the partition are staged behind them. `timeout` is for all
-        of it. Refused is what the stream would refuse: RemoteError too_large, bad_request, StreamNotFound,
-        StreamChanged, StorageFailed, TimedOut.
+        They stay for a day, as long as no more than 8 GiB of the partition are staged behind them. With `query_id` and
+        `batch_id` they can be published as that batch only, and their space is free some minutes after it is published;
+        that takes both. `timeout` is for all of it. Refused is what the stream would refuse: RemoteError too_large,
+        bad_request, StreamNotFound, StreamChanged, StorageFailed, TimedOut.
         """
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout)
+        batch = _batch_of(query_id, batch_id)
         info = await self._streams.info(stream, timeout, partition)
         try:
-            return await self._stage(info, data, partition, deadline_s)
+            return await self._stage(info, data, partition, batch, deadline_s)
         except StreamChanged:
             if isinstance(stream, StreamInfo):
                 raise
         # The name means another stream by now, or what holds its rows was made anew.
         self._holders.pop(info.stream_id, None)
-        return await self._stage(await self._streams.named(info.name, timeout), data, partition, deadline_s)
+        return await self._stage(await self._streams.named(info.name, timeout), data, partition, batch, deadline_s)
 
-    async def _stage(self, info: StreamInfo, data: Any, partition: int, deadline_s: float) -> Staged:
+    async def _stage(self, info: StreamInfo, data: Any, partition: int, batch: _Batch, deadline_s: float) -> Staged:
         number = reading.partition_number(info, partition)
         table = columns.to_table(data, stream_subject=info.config.subject_of(number))
         bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
         holder = await self._holder(info.stream_id, number, deadline_s)
-        request = StageRequest(stream_id=holder.stream_id, partition=number)
+        query, batch_id = batch
+        request = StageRequest(stream_id=holder.stream_id, partition=number, query_id=query, batch_id=batch_id)
         waiting: deque[asyncio.Task[StagedBatch]] = deque()
         done: list[StagedBatch] = []
         try:
@@ -184,8 +198,7 @@ class Staging:
         """
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout)
         query = _query_id(query_id)
-        if not 0 <= batch_id < 2**63:
-            raise ValueError(f"batch {batch_id}: they count from 0, up to 2^63")
+        _check_number(batch_id)
         info = await self._streams.info(stream, timeout, partition)
         number = reading.partition_number(info, partition)
         parts = list(staged)
@@ -234,6 +247,21 @@ class Staging:
                     for one in answer.queries
                 ]
         return found
+
+
+def _batch_of(query_id: UUID | bytes | str | None, batch_id: int | None) -> _Batch:
+    """For which batch rows are staged. ValueError."""
+    if query_id is None or batch_id is None:
+        if query_id is not None or batch_id is not None:
+            raise ValueError("rows are staged for a batch of a query: name both query_id and batch_id, or neither")
+        return None, 0
+    _check_number(batch_id)
+    return _query_id(query_id), batch_id
+
+
+def _check_number(batch_id: int) -> None:
+    if not 0 <= batch_id < 2**63:
+        raise ValueError(f"batch {batch_id}: they count from 0, up to 2^63")
 
 
 def _query_id(query_id: UUID | bytes | str) -> bytes:

@@ -54,11 +54,15 @@ class StageRequest(Request, frozen=True, kw_only=True):
 
     `stream_id` and `partition` are those of the stream that holds it. Once more does no harm: only what is named is
     published. `is_plan`: it is for clients, on the subject of the stream that holds it, and never published.
+    `query_id`, `batch_id`: it is published as that batch or not at all, and goes soon after that batch is published;
+    without them it goes with the age limit. A broker of an earlier version takes no notice of them.
     """
 
     stream_id: StreamIdField
     partition: PartitionField
     is_plan: bool = False
+    query_id: QueryIdField | None = None
+    batch_id: Int64Field = 0
 
 
 class StageResponse(AppendResponse, frozen=True, kw_only=True):

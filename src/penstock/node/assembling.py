@@ -16,8 +16,10 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec
 from penstock.batch.codec import Buffer
+from penstock.batch.header import NO_RUN, BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.rows import Asked
+from penstock.ingest.published import Piece
 from penstock.messages import StagedRange
 from penstock.node.queries import RowRules
 
@@ -30,13 +32,14 @@ _ROW_COLUMNS = ("subject", "key", "value", "headers")
 class AssemblePiece:
     """`message` is then one of our own that holds all rows, and `asked` what they ask for."""
 
-    def __init__(self, view: LogView, staged: Sequence[StagedRange], rules: RowRules) -> None:
-        """`view` is of the log in which they are staged, and has all of them."""
+    def __init__(self, view: LogView, staged: Sequence[StagedRange], rules: RowRules, piece: Piece) -> None:
+        """`view` is of the log in which they are staged, and has all of them; `piece`: what they are published as."""
         self.message = bytearray()
         self.asked: Asked | None = None
         self._view = view
         self._staged = staged
         self._rules = rules
+        self._piece = piece
 
     def run(self) -> None:
         """RemoteError staged_lost, too_large, bad_request, corrupt_range; OSError."""
@@ -64,6 +67,7 @@ class AssemblePiece:
         for header, data in view.batches(base, end):
             if header.leader_epoch != staged.leader_epoch:
                 raise lost(staged, f"other rows are there, of leader epoch {header.leader_epoch}")
+            self._check_batch(header)
             offsets = codec.offsets(data)
             first, last = bisect_left(offsets, base), bisect_left(offsets, end)
             parts.append((data, first, last))
@@ -71,6 +75,14 @@ class AssemblePiece:
         if rows != end - base:
             raise lost(staged, f"{rows} rows of {end - base} are left")
         return parts
+
+    def _check_batch(self, header: BatchHeader) -> None:
+        """RemoteError bad_request: they were staged for another batch, with which they go (`node.staged_rows`)."""
+        own = self._piece.query_id, self._piece.batch_id
+        if header.run_id != NO_RUN and (header.run_id, header.producer_sequence) != own:
+            batch = f"batch {header.producer_sequence} of query {header.run_id.hex()}"
+            text = f"nothing was published: rows at {header.base_offset} were staged for {batch}, and for no other"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
 
 
 def check_size(staged: Sequence[StagedRange]) -> None:

@@ -48,7 +48,7 @@ def staged_config(stream_id: StreamId, config: StreamConfig) -> StreamConfig:
         max_age_ms=limits.STAGED_AGE_MS,
         max_bytes=limits.STAGED_BYTES_MAX,
         max_message_bytes=limits.MESSAGE_BYTES_MAX,
-        segment_bytes=limits.STAGED_SEGMENT_BYTES,
+        segment_bytes=min(limits.STAGED_SEGMENT_BYTES, config.segment_bytes),
         segment_age_ms=limits.STAGED_SEGMENT_AGE_MS,
         partitions=config.partitions,
         replicas=config.replicas,

@@ -287,7 +287,8 @@ class Publishing:
         request = publish.request
         config = self._cluster.image.by_id(request.stream_id).config
         rules = RowRules.of(config, request.partition)
-        publish.assembled = work = AssemblePiece(self._staged(request).view(), request.staged, rules)
+        view = self._staged(request).view()
+        publish.assembled = work = AssemblePiece(view, request.staged, rules, publish.piece)
         publish.is_at_work = True
         self._turns[key] = publish
         self._at_work += 1

@@ -284,9 +284,11 @@ class CheckAppend:
         may_be_ahead: bool = False,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`producer`: who asks for it to be appended once, or zeros. `is_staged`: nothing comes of what its rows ask
-        for before they are published. `keeps_numbers`: its offsets and timestamps are meant; `may_be_ahead`: timestamps
-        may be any time ahead of the broker's clock. `look`: RemoteError where whoever asks may not any more.
+        """`producer`: who asks for it to be appended once, or for which batch it is staged; zeros: neither.
+
+        `is_staged`: nothing comes of what its rows ask for before they are published. `keeps_numbers`: its offsets and
+        timestamps are meant; `may_be_ahead`: timestamps may be any time ahead of the broker's clock. `look`:
+        RemoteError where whoever asks may not any more.
         """
         self.raw = raw
         self.producer = producer

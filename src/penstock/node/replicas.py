@@ -48,6 +48,7 @@ from penstock.node.rollups import Rollups
 from penstock.node.room import Room
 from penstock.node.scrubbing import Scrubber
 from penstock.node.settings import Settings
+from penstock.node.staged_rows import StagedRows
 from penstock.node.step import Outbox
 from penstock.node.streams import Streams
 from penstock.node.truncations import Truncations
@@ -116,6 +117,7 @@ class Replicas:
         )
         self.truncations, self.archives = Truncations(outbox, clock, administer, who), Archives(outbox, administer)
         self.rollups = Rollups(outbox, clock, administer)
+        self.staged_rows = StagedRows(outbox, self.partitions, clock, self.upkeep, settings.staged_keep_ms)
         self.chronicle = Chronicle(settings.broker_id, outbox)
         self.moving = Moving(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
         self.ids_elsewhere = IdsElsewhere(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
@@ -144,7 +146,7 @@ class Replicas:
             self.moving,
             self._clock,
             self.chronicle,
-            began=self.rollups.look,
+            began=self._began,
             resigned=self._resigned,
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
         )
@@ -302,6 +304,7 @@ class Replicas:
         self.leading.ends_moved(partition, self._clock())
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.look(partition)
+        self.staged_rows.look(partition)
         self._committed(partition)
 
     def flushed(self, partition: Partition) -> None:
@@ -315,10 +318,15 @@ class Replicas:
             self.leading.ends_moved(partition, self._clock())
             self.truncations.look()
 
+    def _began(self, partition: Partition) -> None:
+        self.rollups.look(partition)
+        self.staged_rows.look(partition)
+
     def _resigned(self, partition: Partition) -> None:
         text = f"{partition.label} is led by another broker now; ask that one again"
         self.truncations.refuse(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
         self.rollups.ended(partition)
+        self.staged_rows.ended(partition)
         self._tell_resigned(partition)
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
@@ -326,6 +334,7 @@ class Replicas:
         self.moving.forget(partition)
         self.truncations.refuse(partition, error)
         self.rollups.ended(partition)
+        self.staged_rows.ended(partition)
         self._tell_closed(partition, error)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
@@ -338,6 +347,7 @@ class Replicas:
     def stop(self, error: RemoteError) -> None:
         """The broker is about to stop: whoever waits hears so."""
         self.truncations.stop(error)
+        self.staged_rows.stop()
         self.streams.confirmations.stop(error)
         self.ids_elsewhere.stop()
 
@@ -393,6 +403,7 @@ class Replicas:
         self._room.tick(now.elapsed_us)
         self.truncations.tick(now.elapsed_us)
         self.rollups.tick(now.elapsed_us)
+        self.staged_rows.tick(now.elapsed_us)
         self.ids_elsewhere.tick(now.elapsed_us)
         self.repairs.tick(now.elapsed_us)
         self.scrubber.tick(now.elapsed_us)
@@ -411,6 +422,7 @@ class Replicas:
             self._room.next_deadline_us,
             self.truncations.next_deadline_us,
             self.rollups.next_deadline_us,
+            self.staged_rows.next_deadline_us,
             self.ids_elsewhere.next_deadline_us,
             self.repairs.next_deadline_us,
             self.scrubber.next_deadline_us,

@@ -44,5 +44,6 @@ class Settings:
     catch_up_bytes_per_s: int = limits.CATCH_UP_BYTES_PER_S_DEFAULT
     scrub_bytes_per_s: int = limits.SCRUB_BYTES_PER_S_DEFAULT
     scrub_interval_ms: int = limits.SCRUB_INTERVAL_MS_DEFAULT
+    staged_keep_ms: int = limits.STAGED_KEEP_MS
     encrypted: Vfs | None = None  # the data directory, for streams that are encrypted; None: there are no keys
     internal_encryption: Encryption = Encryption.NONE  # of streams that Penstock makes for itself

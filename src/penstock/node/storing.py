@@ -16,6 +16,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.header import NO_RUN
 from penstock.hot.rows import Asked
 from penstock.messages import (
     AppendAtRequest,
@@ -112,13 +113,16 @@ class Storing:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
         of = partition.stream if request.is_plan else self._image().by_id(target)
         rules, look = _rules_of(of, partition.key.partition), self._access.again(request)
+        if request.query_id == NO_RUN:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
+        by = NOBODY if request.query_id is None else Producer(0, 0, request.batch_id, request.query_id)
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
                 response = StageResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        check = CheckAppend(raw, rules, is_staged=True, look=look)
+        check = CheckAppend(raw, rules, by, is_staged=True, look=look)
         self.appends.add(Inside(heard), partition.key, check, self._access.sharer)
 
     def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:

@@ -217,10 +217,19 @@ class Upkeep:
         """
         if _begins_too_early(partition):
             self.touch(partition)
-            self._move_start(partition)
+            self._move_start(partition, partition.log_start)
 
-    def _move_start(self, partition: Partition) -> None:
-        log, start = partition.log, partition.log_start
+    def give_up(self, partition: Partition, start: int) -> bool:
+        """Have a led log begin at `start`: all before is committed, and not needed. False: not now, try again later."""
+        log = partition.log
+        if partition.when_idle is not None or log.state is not LogState.WRITABLE or log.flushed_end < start:
+            return False
+        self._move_start(partition, start)
+        self.touch(partition)
+        return log.log_start >= start
+
+    def _move_start(self, partition: Partition, start: int) -> None:
+        log = partition.log
         before = log.log_start
         try:
             log.follow_start(start)
@@ -316,7 +325,7 @@ class Upkeep:
         if partition.cutting is not None:
             return
         if _begins_too_early(partition):
-            self._move_start(partition)
+            self._move_start(partition, partition.log_start)
         try:
             retention = partition.log.tick(now_us, removable_end(partition))
         except (OSError, PenstockError) as error:

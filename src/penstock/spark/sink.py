@@ -106,7 +106,7 @@ class _Writing:
         if context is None:
             raise OperationalError("rows are staged by Spark's tasks alone, and this is none: write with df.write")
         batch = self._batch(context)
-        staging = _Staging(self._client(), self._options)
+        staging = _Staging(self._client(), self._options, batch)
         is_case_sensitive = context.getLocalProperty(CASE_SENSITIVE) == "true"
         for rows in iterator:
             staging.take(named(rows, is_case_sensitive=is_case_sensitive))
@@ -223,9 +223,11 @@ class _Waiting:
 class _Staging:
     """What one task stages."""
 
-    def __init__(self, client: Client, options: SinkOptions) -> None:
+    def __init__(self, client: Client, options: SinkOptions, batch: Batch) -> None:
         self._client = client
         self._options = options
+        # What is republished is read from where it was staged, for as long as that takes: it goes with the age limit.
+        self._batch = (None, None) if options.republish else batch
         self._streams: dict[str, StreamInfo] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._staged: list[dict[str, Any]] = []
@@ -263,8 +265,14 @@ class _Staging:
         waiting = self._waiting.pop(key)
         self._bytes -= waiting.size_bytes
         table = pa.Table.from_batches(waiting.batches)
+        query_id, batch_id = self._batch
         staged = self._client.staging.stage(
-            self._streams[stream], table, partition=partition, timeout=self._options.timeout_s
+            self._streams[stream],
+            table,
+            partition=partition,
+            query_id=query_id,
+            batch_id=batch_id,
+            timeout=self._options.timeout_s,
         )
         self._staged.append({"stream": stream, "partition": partition, "staged": staged.to_dict()})
 

@@ -33,20 +33,31 @@ def staged_stream(broker: Broker, name: str = "orders") -> StreamInfo:
 
 
 def staging(
-    broker: Broker, *values: bytes, name: str = "orders", partition: int = 0, headers: bytes | None = None
+    broker: Broker,
+    *values: bytes,
+    name: str = "orders",
+    partition: int = 0,
+    headers: bytes | None = None,
+    query_id: bytes | None = None,
+    batch_id: int = 0,
 ) -> Hashable:
-    """Ask for rows to be staged."""
+    """Ask for rows to be staged; with `query_id` for that batch of it."""
     info = broker.stream(name)
     subject = partition_subject(info.subject, partition).replace(">", "x")
     return broker.request(
-        StageRequest(stream_id=staged_stream(broker, name).stream_id, partition=PartitionId(partition)),
+        StageRequest(
+            stream_id=staged_stream(broker, name).stream_id,
+            partition=PartitionId(partition),
+            query_id=query_id,
+            batch_id=batch_id,
+        ),
         batch_of([(subject, b"k" + value, value, headers) for value in values]),
     )
 
 
-def staged(broker: Broker, *values: bytes, name: str = "orders", partition: int = 0) -> StagedRange:
+def staged(broker: Broker, *values: bytes, **fields: Any) -> StagedRange:
     """Rows that are staged at once."""
-    answer = broker.answer(staging(broker, *values, name=name, partition=partition), StageResponse)
+    answer = broker.answer(staging(broker, *values, **fields), StageResponse)
     return range_of(answer)
 
 
@@ -55,9 +66,9 @@ def range_of(answer: StageResponse) -> StagedRange:
     return StagedRange(answer.base_offset, answer.end_offset, answer.leader_epoch)
 
 
-def plan(broker: Broker, name: str = "orders", partition: int = 0) -> int:
+def plan(broker: Broker, name: str = "orders", partition: int = 0, **fields: Any) -> int:
     """The mark of a plan that says nothing."""
-    return mark_of(broker.answer(planning(broker, name, partition), StageResponse))
+    return mark_of(broker.answer(planning(broker, name, partition, **fields), StageResponse))
 
 
 def mark_of(answer: StageResponse) -> int:
@@ -65,10 +76,10 @@ def mark_of(answer: StageResponse) -> int:
     return plan_mark(answer.base_offset, answer.leader_epoch)
 
 
-def planning(broker: Broker, name: str = "orders", partition: int = 0) -> Hashable:
+def planning(broker: Broker, name: str = "orders", partition: int = 0, **fields: Any) -> Hashable:
     """Ask for a plan to be staged."""
     info = staged_stream(broker, name)
-    request = StageRequest(stream_id=info.stream_id, partition=PartitionId(partition), is_plan=True)
+    request = StageRequest(stream_id=info.stream_id, partition=PartitionId(partition), is_plan=True, **fields)
     raw = batch_of([(partition_subject(info.subject, partition), None, b"plan", None)])
     return broker.request(request, raw)
 

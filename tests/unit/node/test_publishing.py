@@ -473,9 +473,9 @@ def make_staged(brokers: Brokers) -> None:
     assert leader.answer(caller, StagedStreamResponse).stream.partitions[0].replicas == replicas[0] == replicas[1]
 
 
-def apart() -> Brokers:
+def apart(brokers: Brokers | None = None) -> Brokers:
     """Stream s, and what is staged for it, are led by two brokers."""
-    brokers = with_stream()
+    brokers = brokers or with_stream()
     make_staged(brokers)
     brokers.led("s").nats.forbid("s")
     brokers.led("s").hear()
