@@ -19,14 +19,15 @@ from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, StreamId
-from penstock.base.staged import plan_mark, plan_offset
+from penstock.base.staged import plan_mark, plan_offset, staged_name
 from penstock.cli.app import app
 from penstock.client import staged_runs
 from penstock.client.staged_runs import Run, StagedBatch
 from penstock.client.staging import Staged
-from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
+from tests.integration.in_process import MovedClock, broker_with_clock
 from tests.integration.test_cluster import another, stream_led_by
 
 _names = (f"lines{number}" for number in count())
@@ -306,3 +307,51 @@ async def test_queries_are_listed(broker: BrokerProcess, client: aio.Client) -> 
     assert line[:5] == ["1", str(query), "4", "1", "1"]
     found = json.loads(await asyncio.to_thread(run, "--json"))
     assert (found["query_id"], found["batch_id"], found["is_complete"]) == (str(query), 4, True)
+
+
+async def test_the_disk_is_free_again_once_staged_rows_are_published(tmp_path: Path) -> None:
+    clock = MovedClock()
+    with running_nats(tmp_path / "nats") as nats_server:
+        async with (
+            broker_with_clock(tmp_path / "data", nats_server.url, clock) as address,
+            await aio.connect(address) as client,
+        ):
+            info = await client.create_stream("orders", "orders", segment_bytes=65_536)
+            query, data = uuid4(), [{"value": bytes(10_000)}] * 5
+            folder = f"*-{staged_name(info.stream_id)}"
+
+            def taken() -> int:
+                (staged,) = (tmp_path / "data" / "streams").glob(folder)
+                return sum(one.stat().st_size for one in staged.rglob("*.arrows"))
+
+            for number in range(6):
+                rows = await client.staging.stage(info, data, query_id=query, batch_id=number)
+                await client.staging.publish(info, [rows], query_id=query, batch_id=number)
+            waits = await client.staging.stage(info, data, query_id=query, batch_id=6)
+            assert taken() > 7 * 50_000
+
+            async def is_free() -> bool:
+                clock.elapsed_us += limits.STAGED_KEEP_MS * 1_000 // 2
+                clock.wall_us += limits.STAGED_KEEP_MS * 1_000 // 2
+                await client.status()
+                return taken() < 3 * 50_000
+
+            await eventually(is_free, "the folder of what is staged shrinks")
+            assert (await client.staging.publish(info, [waits], query_id=query, batch_id=6)).rows == 5
+            assert len(await client.to_table(info)) == 35
+
+
+async def test_rows_are_published_as_the_batch_for_which_they_are_staged(client: aio.Client) -> None:
+    name, query = await with_stream(client), uuid4()
+    rows_of_7 = await client.staging.stage(name, rows(1), query_id=query, batch_id=7)
+    for other in ({"query_id": query, "batch_id": 8}, {"query_id": uuid4(), "batch_id": 7}):
+        with pytest.raises(RemoteError, match="staged for batch 7 of query") as refused:
+            await client.staging.publish(name, [rows_of_7], **other)  # type: ignore[arg-type]
+        assert refused.value.code == ErrorCode.BAD_REQUEST
+    assert (await client.staging.publish(name, [rows_of_7], query_id=query, batch_id=7)).rows == 1
+    with pytest.raises(ValueError, match="both query_id and batch_id"):
+        await client.staging.stage(name, rows(2), query_id=query)
+    with pytest.raises(ValueError, match="both query_id and batch_id"):
+        await client.staging.stage(name, rows(2), batch_id=0)
+    with pytest.raises(ValueError, match="they count from 0"):
+        await client.staging.stage(name, rows(2), query_id=query, batch_id=-1)

@@ -78,7 +78,7 @@ class World:
         return QUERIES[row.query] is None or not is_over
 
     def check(self) -> None:
-        start = staged_stream(self.broker).partitions[0].log_start
+        start = int(staged_stream(self.broker).partitions[0].log_start or 0)
         needed = [row for row in self.rows if row.offset < start and self.is_needed(row)]
         assert not needed, f"the log begins at {start}: {needed}"
 
@@ -92,7 +92,7 @@ class World:
             self.publish(query, batch_id, is_last=True)
         self.wait(4)
         self.check()
-        start = staged_stream(self.broker).partitions[0].log_start
+        start = int(staged_stream(self.broker).partitions[0].log_start or 0)
         first = next((row.offset for row in self.rows if self.is_needed(row)), self.rows[-1].offset)
         assert start >= first - 2, f"{first} is the first that is needed or written"
 

@@ -90,5 +90,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     producer_id: int = 0
     producer_epoch: int = 0
     producer_sequence: int = 0
-    run_id: bytes = NO_RUN  # with one, the epoch above is the number of a piece, and the sequence that of a batch
+    # With one, the sequence above is the number of a batch of that query, and the epoch that of a piece. Without the
+    # flag OF_RUN: rows that are staged for that batch.
+    run_id: bytes = NO_RUN
     run_plan: int = 0  # one more than the mark of the plan of its pieces; 0: it has none

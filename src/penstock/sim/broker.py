@@ -173,6 +173,7 @@ class SimBroker:
             voters=voters,
             address=self.address,
             scrub_interval_ms=15_000,
+            staged_keep_ms=500,
             encrypted=encrypted(self.disk.vfs, self.name, self.run),
             nats_urls=self.nats_urls,
             proves_brokers=is_guarded,

@@ -98,6 +98,7 @@ class History:
     is_deleted: bool = False  # or about to be
     compacted: Compacted | None = None  # None: it is not
     split: Split | None = None  # of the stream; None: publishers choose the partition
+    began: Callable[[SimBroker, looks.Look], None] | None = None  # of staged rows: hears where a broker's log begins
 
     def is_cut_at(self, offset: int) -> bool:
         """Whether a power loss took, as it may, what was there or before: a broker, or a reader, may go back to it."""
@@ -119,7 +120,7 @@ class History:
     @property
     def retains(self) -> bool:
         """Whether old messages may go."""
-        return self.config.max_messages is not None
+        return self.config.max_messages is not None or self.began is not None
 
     def may_begin_at(self, log_start: int) -> bool:
         """Whether all before may have gone."""
@@ -321,6 +322,8 @@ class Checks:
             if not history.may_begin_at(look.log_start):
                 text = f"nobody has asked to give up more than what comes before {history.truncating}"
                 raise ViolationError(f"{history.name()} on {broker.name}: {text}: {look}")
+            if history.began is not None:
+                history.began(broker, look)
             ends = history.ends.get(broker.broker_id)
             if ends is None:
                 ends = history.ends[broker.broker_id] = Ends()

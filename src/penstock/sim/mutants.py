@@ -16,6 +16,7 @@ _ELECTIONS = "penstock.metadata.elections"
 _PARTITION = "penstock.node.partition"
 _FRESHNESS = "penstock.replication.freshness"
 _PUBLISHING = "penstock.node.publishing"
+_STAGED_ROWS = "penstock.node.staged_rows"
 _COMPACTION = "penstock.commitlog.compaction"
 _MEMBERSHIP = "penstock.groups.membership"
 _MOVING = "penstock.node.moving"
@@ -104,6 +105,18 @@ MUTANTS = (
         _PUBLISHING,
         "piece.query_id, piece.plan)",
         "piece.query_id, 0)",
+    ),
+    Mutant(
+        "staged rows go that nobody has published",
+        _STAGED_ROWS,
+        "        return next(iter(left), None)",
+        "        return None",
+    ),
+    Mutant(
+        "staged rows go once their batch is begun",
+        _STAGED_ROWS,
+        "header.producer_sequence == batch_id and header.flags & ENDS_RUN",
+        "header.producer_sequence == batch_id",
     ),
     Mutant(
         "merged batches do not say that they have ids",

@@ -4,6 +4,7 @@
 |----------------------------------------------------------------------------|----------------------------|
 | what was answered as published is there, as any acked message              | an answer, by `checks`     |
 | nothing is said to be lost of what is staged, unless it was lost, as it may | an answer                  |
+| staged rows go only where their batch, or a later one, is published        | every event of a leader    |
 | of each batch the rows of one attempt are there, piece by piece, whole     | the audit                  |
 | a batch that was answered as complete is complete                          | the audit                  |
 | every query comes to the end of its batch                                  | the end, when all is mended |
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from penstock.base.config import StreamConfig
@@ -25,6 +27,7 @@ from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.base.staged import is_plan, plan_mark, plan_offset
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
+from penstock.batch.header import ENDS_RUN, OF_RUN
 from penstock.hot.group import Group
 from penstock.messages import (
     AlterStreamRequest,
@@ -40,7 +43,8 @@ from penstock.messages import (
     StageResponse,
 )
 from penstock.node.internal import staged_config
-from penstock.sim.broker import Surroundings
+from penstock.sim import looks
+from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.checks import Checks, History
 from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
@@ -50,6 +54,7 @@ from penstock.sim.violation import ViolationError
 
 _AGAIN_US = 700_000
 _TRIES_MAX = 6
+_UNNAMED = 8  # each so-manieth attempt at a batch does not say for what it stages: a client of an earlier version
 _GONE = (ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND)
 _PIECE_ROWS = 2
 
@@ -72,9 +77,8 @@ class _Query:
     batch: _Batch = field(default_factory=lambda: _Batch(0))
     completed: int = 0
 
-    @property
-    def query_id(self) -> bytes:
-        return b"%08d%08d" % (self.partition + 1, self.era)
+    def query_id(self, era: int) -> bytes:
+        return b"%08d%08d" % (self.partition + 1, era)
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +97,8 @@ class _Attempt:
     ranges: list[StagedRange] = field(default_factory=list)
     plan: int | None = None
     piece: int = 0
+    own_plan: int | None = None
+    is_plan_gone: bool = False  # that of another one, which it was to go on by
 
 
 class Publishing:
@@ -117,6 +123,8 @@ class Publishing:
         self._stream_id = 0  # of the stream that holds what is staged, once somebody has said it
         self._is_asked = False
         self._complete: set[tuple[int, int, int]] = set()  # partition, era, batch
+        self._staged: dict[int, dict[int, tuple[int, int]]] = {}  # partition → offset → era and batch
+        self._begin: dict[int, int] = {}  # partition → where what is staged was seen to begin
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("driver", what)
@@ -139,6 +147,8 @@ class Publishing:
         if not self._is_asked:
             self._is_asked = True
             self._checks.begin(self._holder(generation))
+            for partition in range(generation.config.partitions):
+                self._history(partition, staged=True).began = partial(self._began, partition)
             self._ask_for_holder(generation)
         return generation if self._stream_id else None
 
@@ -197,6 +207,7 @@ class Publishing:
                 self._checks.promised(history, offset, response.leader_epoch, inner, fsynced=response.fsynced)
             attempt.values.append(values)
             attempt.ranges.append(_range(response))
+            self._note(attempt, response)
             self._stage(attempt)
 
         self._ask_to_stage(attempt, data, staged, is_plan=False)
@@ -208,7 +219,8 @@ class Publishing:
         data = _batch([partition_subject(holder.subject, attempt.query.partition).encode()], [value])
 
         def staged(response: StageResponse) -> None:
-            attempt.plan = plan_mark(response.base_offset, response.leader_epoch)
+            attempt.plan = attempt.own_plan = plan_mark(response.base_offset, response.leader_epoch)
+            self._note(attempt, response)
             self._publish(attempt)
 
         self._ask_to_stage(attempt, data, staged, is_plan=True)
@@ -227,7 +239,11 @@ class Publishing:
                 self._again(attempt, response, lambda: self._ask_to_stage(attempt, data, staged, is_plan=is_plan))
 
         request = StageRequest(
-            stream_id=StreamId(self._stream_id), partition=PartitionId(attempt.query.partition), is_plan=is_plan
+            stream_id=StreamId(self._stream_id),
+            partition=PartitionId(attempt.query.partition),
+            is_plan=is_plan,
+            query_id=None if attempt.number % _UNNAMED == 0 else attempt.query.query_id(attempt.era),
+            batch_id=attempt.batch.number,
         )
         self._program().ask_leader(self._stream_id, attempt.query.partition, request, done, data)
 
@@ -267,7 +283,7 @@ class Publishing:
             stream_id=StreamId(generation.stream_id),
             partition=PartitionId(query.partition),
             staged_stream_id=StreamId(self._stream_id),
-            query_id=query.query_id,
+            query_id=query.query_id(attempt.era),
             batch_id=attempt.batch.number,
             piece=number,
             is_last=number == len(attempt.ranges) - 1,
@@ -318,7 +334,7 @@ class Publishing:
                 else:
                     self._lost(attempt, RemoteError(ErrorCode.STAGED_LOST, f"the plan is {value!r}"))
             elif isinstance(response, RemoteError) and response.code in _LOST_PLAN:
-                self._lost(attempt, response)
+                self._lost_plan(attempt, offset, response)
             else:
                 self._again(attempt, response, lambda: self._read_plan(attempt))
 
@@ -327,10 +343,57 @@ class Publishing:
         )
         self._program().ask_leader(self._stream_id, attempt.query.partition, request, done)
 
+    def _lost_plan(self, attempt: _Attempt, offset: int, error: RemoteError) -> None:
+        """It may have gone because another attempt has come to the end of the batch meanwhile: ask once more."""
+        if attempt.is_plan_gone or offset >= self._begin.get(attempt.query.partition, 0):
+            self._lost(attempt, error)
+            return
+        attempt.is_plan_gone, attempt.plan, attempt.piece = True, attempt.own_plan, 0
+        self._publish(attempt)
+
+    # What goes
+
+    def _note(self, attempt: _Attempt, response: StageResponse) -> None:
+        staged = self._staged.setdefault(attempt.query.partition, {})
+        for offset in range(response.base_offset, response.end_offset):
+            staged[offset] = attempt.era, attempt.batch.number
+
+    def _began(self, partition: int, broker: SimBroker, look: looks.Look) -> None:
+        """A leader has let go of staged rows: none that its own replica of the target does not show to be done with."""
+        if not look.is_leader or look.log_start <= self._begin.get(partition, 0):
+            return
+        self._begin[partition] = look.log_start
+        self._around.count("times that staged rows went")
+        histories = [self._history(partition, staged=staged) for staged in (False, True)]
+        generation = self._generations[self._slot]
+        if generation is None or any(map(_may_lose, histories)) or histories[0].truncating:
+            return
+        staged, last = self._staged.get(partition, {}), self._last_runs(generation.stream_id, partition, broker)
+        if last is None:
+            return
+        for offset in [offset for offset in staged if offset < look.log_start]:
+            era, batch = staged.pop(offset)
+            number, is_complete = last.get(era, (-1, True))
+            if batch > number or (batch == number and not is_complete):
+                text = f"{histories[1].name()} on {broker.name}: it begins at {look.log_start}, and what was staged at"
+                raise ViolationError(f"{text} {offset} is for batch {batch}; batch {number} is the last that is there")
+
+    @staticmethod
+    def _last_runs(stream_id: int, partition: int, broker: SimBroker) -> dict[int, tuple[int, bool]] | None:
+        """By eras of the query: its last batch as that broker has it, and whether to its end; None: it has none."""
+        assert broker.node is not None
+        look = looks.partition(broker.node, stream_id, partition)
+        if look is None:
+            return None
+        with broker.disk.undisturbed():
+            batches = looks.batches(broker.node, look, look.log_start, look.committed_end)
+        headers = [header for header, _ in batches if header.flags & OF_RUN]
+        return {int(one.run_id[8:]): (one.producer_sequence, bool(one.flags & ENDS_RUN)) for one in headers}
+
     def _lost(self, attempt: _Attempt, error: RemoteError) -> None:
         """It is said that what was staged is gone: the query begins anew."""
         history = self._history(attempt.query.partition, staged=True)
-        if not (history.cuts or history.may_lose or history.damaged or history.is_given_up):
+        if not (_may_lose(history) or _may_lose(self._history(attempt.query.partition, staged=False))):
             raise ViolationError(f"{history.name()}: it was staged, and nothing was lost: {error.message}")
         self._around.count("staged rows that were lost")
         self._begin_anew(attempt)
@@ -416,6 +479,11 @@ class Publishing:
         for place, era, batch in self._complete:
             if place == partition and (era, batch) not in found and not history.truncating:
                 raise ViolationError(f"{history.name()}: batch {batch} of its query was published, and is not there")
+
+
+def _may_lose(history: History) -> bool:
+    """Whether something of it may be lost, as it may."""
+    return bool(history.cuts or history.may_lose or history.damaged or history.is_given_up)
 
 
 _LOST_PLAN = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.MESSAGE_NOT_FOUND)

@@ -47,6 +47,7 @@ _ALWAYS = (
     "published pieces",
     "pieces that were there",
     "killed drivers",
+    "times that staged rows went",
     "batches that were looked at",
     "messages in turn",
     "logins",

@@ -53,7 +53,7 @@ def stage(broker: Broker, batch_id: int, query_id: bytes | None = QUERY) -> Stag
 
 
 def staged_start(broker: Broker) -> int:
-    return staged_stream(broker).partitions[0].log_start
+    return int(staged_stream(broker).partitions[0].log_start or 0)
 
 
 def segments(broker: Broker) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.sim import looks
 from penstock.sim.checks import History
 from penstock.sim.clients import SHARED_SLOT, SLOTS
 from penstock.sim.plan import Act, Operation, make_plan
@@ -48,6 +49,7 @@ def test_each_batch_is_published_once_whoever_else_attempts_it(world: World) -> 
     assert counters["pieces that were there"] > 20
     assert counters["killed drivers"] > 5
     assert counters["batches that were looked at"] > 10
+    assert counters["times that staged rows went"] > 10
     assert "staged rows that were lost" not in counters
 
 
@@ -78,6 +80,24 @@ def test_a_batch_that_was_answered_is_to_be_there(world: World) -> None:
     with pytest.raises(ViolationError, match="batch 901 of its query was published, and is not there"):
         drivers_of(world).check()
     drivers_of(world)._complete.discard((0, 1, 901))
+
+
+def test_staged_rows_that_go_before_their_batch_is_published_are_found(world: World) -> None:
+    drivers, broker = drivers_of(world), world.brokers[1]
+    assert broker.node is not None
+    look = looks.partition(broker.node, drivers._stream_id, 0)
+    assert look is not None
+    end = look.log_end
+    drivers._staged[0] = {end: (1, 900), end + 1: (1, 0)}
+    look = look._replace(is_leader=True, log_start=end)
+    history = drivers._history(0, staged=True)
+    assert history.began is not None
+    history.began(broker, look)
+    history.began(broker, look._replace(is_leader=False, log_start=end + 5))
+    with pytest.raises(ViolationError, match=f"staged at {end} is for batch 900; batch"):
+        history.began(broker, look._replace(log_start=end + 1))
+    drivers._staged[0] = {end + 1: (1, 0)}
+    history.began(broker, look._replace(log_start=end + 2))
 
 
 def test_nothing_is_said_to_be_lost_that_was_not(world: World) -> None:
