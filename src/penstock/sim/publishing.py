@@ -54,7 +54,7 @@ from penstock.sim.violation import ViolationError
 
 _AGAIN_US = 700_000
 _TRIES_MAX = 6
-_UNNAMED = 8  # each so-manieth attempt at a batch does not say for what it stages: a client of an earlier version
+_UNNAMED = 8  # every eighth attempt at a batch does not say for what it stages, as clients of earlier versions
 _GONE = (ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND)
 _PIECE_ROWS = 2
 
