@@ -56,6 +56,7 @@ from penstock.node.peer_requests import PEER_REQUESTS
 from penstock.node.peers import Peers
 from penstock.node.publishing import Publishing
 from penstock.node.questions import Questions
+from penstock.node.refusals import Refusals
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
@@ -79,6 +80,7 @@ class Answering:
         clock: Callable[[], Now],
         *,
         peers: Peers,
+        refusals: Refusals,
         fetches: Fetches,
         questions: Questions,
         verifying: Verifying,
@@ -97,7 +99,7 @@ class Answering:
             access=access,
         )
         write = self.storing.append_to
-        bounds = CommitBounds(settings.broker_id, lambda: cluster.image, find, peers, clock)
+        bounds = CommitBounds(settings.broker_id, lambda: cluster.image, find, peers, clock, refusals)
         self.offsets = GroupOffsets(outbox, cluster, find, settings, access, bounds, write=write)
         self.publishing = Publishing(outbox, cluster, find, clock, write=write, access=access)
         enquiries = Enquiries(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)

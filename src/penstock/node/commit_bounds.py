@@ -3,13 +3,15 @@
 Rules: what a consumer has read is committed, so an honest offset is never refused. Each replica's `committed_end` is a
 lower bound of the log's end: an offset up to it is right, whoever leads. Only the leader knows that an offset is beyond
 the end, and only while it knows all that was ever told to be committed (`node.knowledge`): it is asked, in this broker
-or over the wire, after the commit has come. An offset that nobody can judge now, because the leader is away, new or
-mute, is taken: a group goes on through a failover.
+or over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a replicated
+partition waits until this broker's metadata, confirmed after the answer, still have that leader in that epoch
+(`node.refusals`). An offset that nobody can judge now, because the leader is away, new, mute or another one, is taken:
+a group goes on through a failover.
 
 | the offset is                              | the commit                            |
 |--------------------------------------------|---------------------------------------|
 | up to `committed_end` of the replica here  | is taken                              |
-| beyond, and the leader says so             | is refused as `offset_out_of_range`   |
+| beyond, and the confirmed leader says so   | is refused as `offset_out_of_range`   |
 | beyond, and the leader has committed that  | is taken                              |
 | beyond, and the leader does not know       | is taken                              |
 """
@@ -18,36 +20,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import NamedTuple
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCommit, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.finding import Finder
 from penstock.node.knowledge import check_knowledge
 from penstock.node.peers import Peers
+from penstock.node.refusals import Refusals
 from penstock.node.wording import label
 
 Judged = Callable[[RemoteError | None, Now], None]
 """Called with the refusal of a commit, or None; within `judge` where no other broker has to be asked."""
 
 
+class _Refusal(NamedTuple):
+    """What is wrong with one offset, by the leader of that epoch."""
+
+    error: RemoteError
+    key: PartitionKey
+    leader: BrokerId
+    leader_epoch: int
+    is_certain: bool  # no other broker can lead
+
+
 class _Judging:
-    """One commit: how many leaders have not answered, and what was found first."""
+    """One commit: how many leaders have not answered, and what was found first. A `Doubt`."""
 
-    def __init__(self, judged: Judged, clock: Callable[[], Now], open_count: int) -> None:
+    def __init__(self, bounds: CommitBounds, judged: Judged, open_count: int) -> None:
+        self._bounds = bounds
         self._judged = judged
-        self._clock = clock
         self._open_count = open_count
-        self._error: RemoteError | None = None
+        self._refusal: _Refusal | None = None
 
-    def heard(self, error: RemoteError | None) -> None:
+    def heard(self, refusal: _Refusal | None) -> None:
         """Take the answer of one leader; None: the offset is taken."""
         self._open_count -= 1
-        self._error = self._error or error
+        self._refusal = self._refusal or refusal
         if self._open_count == 0:
-            self._judged(self._error, self._clock())
+            if self._refusal is None or self._refusal.is_certain:
+                self.settle(is_certain=True)
+            else:
+                self._bounds.refusals.doubt(self, self._bounds.clock())
+
+    def is_still_led(self) -> bool:
+        """Whether the leader that has found the offset beyond its end is still the leader."""
+        return self._refusal is not None and self._bounds.is_led(self._refusal)
+
+    def settle(self, *, is_certain: bool) -> None:
+        """Tell whether the commit is refused."""
+        error = self._refusal.error if self._refusal is not None and is_certain else None
+        self._judged(error, self._bounds.clock())
 
 
 class CommitBounds:
@@ -60,12 +86,14 @@ class CommitBounds:
         find: Finder,
         peers: Peers,
         clock: Callable[[], Now],
+        refusals: Refusals,
     ) -> None:
+        self.clock = clock
+        self.refusals = refusals
         self._broker_id = broker_id
         self._image = image
         self._find = find
         self._peers = peers
-        self._clock = clock
 
     def judge(self, offsets: Iterable[OffsetCommit], judged: Judged) -> None:
         """Tell `judged` whether one of them, whose partitions exist, is beyond the end of its log."""
@@ -79,33 +107,50 @@ class CommitBounds:
             leader = self._image().partition(one.stream_id, one.partition).leader
             if leader is not None and leader != self._broker_id:
                 to_ask.append((one, leader))
-            elif leader is not None and (error := self._here(one)) is not None:
-                judged(error, self._clock())
+            elif leader is not None and (refusal := self._here(one)) is not None:
+                _Judging(self, judged, 1).heard(refusal)
                 return
-        judging = _Judging(judged, self._clock, len(to_ask) + 1)
+        judging = _Judging(self, judged, len(to_ask) + 1)
         for one, leader in to_ask:
             request = ListOffsetsRequest(stream_id=one.stream_id, partition=one.partition, at="latest")
-            self._peers.send(leader, request, done=partial(self._answered, one, judging))
+            self._peers.send(leader, request, done=partial(self._answered, one, leader, judging))
         judging.heard(None)
 
-    def _here(self, one: OffsetCommit) -> RemoteError | None:
+    def is_led(self, refusal: _Refusal) -> bool:
+        """Whether the broker whose answer this is leads the partition now, in the same epoch."""
+        try:
+            state = self._image().partition(*refusal.key)
+        except RemoteError:  # the stream was deleted
+            return False
+        return (state.leader, state.leader_epoch) == (refusal.leader, refusal.leader_epoch)
+
+    def _here(self, one: OffsetCommit) -> _Refusal | None:
         """Return the refusal of an offset in a partition that this broker leads; None: it is taken."""
         try:
             partition = self._find.led(one.stream_id, one.partition)
             check_knowledge(partition)
         except RemoteError:
             return None
-        return self._refusal(one, partition.log_start, partition.committed_end)
+        leader = self._broker_id, partition.leader_epoch
+        return self._refusal(one, leader, partition.log_start, partition.committed_end)
 
     def _answered(
-        self, one: OffsetCommit, judging: _Judging, response: Response | RemoteError, raw: bytes | memoryview
+        self,
+        one: OffsetCommit,
+        leader: BrokerId,
+        judging: _Judging,
+        response: Response | RemoteError,
+        raw: bytes | memoryview,
     ) -> None:
-        error = None
+        refusal = None
         if isinstance(response, ListOffsetsResponse):
-            error = self._refusal(one, response.log_start, response.committed_end)
-        judging.heard(error)
+            said = response.log_start, response.committed_end
+            refusal = self._refusal(one, (leader, response.leader_epoch), *said)
+        judging.heard(refusal)
 
-    def _refusal(self, one: OffsetCommit, log_start: int, committed_end: int) -> RemoteError | None:
+    def _refusal(
+        self, one: OffsetCommit, leader: tuple[BrokerId, int], log_start: int, committed_end: int
+    ) -> _Refusal | None:
         assert one.offset is not None
         if one.offset <= committed_end:
             return None
@@ -116,4 +161,7 @@ class CommitBounds:
             f"{log_start} up to, but not including, {committed_end}"
         )
         details = {"log_start": log_start, "committed_end": committed_end}
-        return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, partition=one.partition, **details)
+        error = RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, partition=one.partition, **details)
+        key = PartitionKey(one.stream_id, one.partition)
+        is_certain = state is not None and len(state.partitions[one.partition].replicas) == 1
+        return _Refusal(error, key, *leader, is_certain)

@@ -163,6 +163,7 @@ class Node:
             self.access,
             lambda: self._now,
             peers=self._peers,
+            refusals=self._budget.refusals,
             fetches=self._fetches,
             questions=self._questions,
             verifying=self._verifying,

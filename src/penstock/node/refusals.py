@@ -1,4 +1,4 @@
-"""What publishers are told is not stored: given once it is certain that no other broker stores the message.
+"""Refusals that only the leader of a partition may give: given once it is certain that it leads.
 
 Rules: a leader that was deposed may not know it yet. Its successor hears the same messages, and stores what the first
 one refuses. So a refusal that holds only while this broker leads waits, where several brokers may lead the partition,
@@ -9,6 +9,9 @@ NATS delivered the message. The heartbeat is sent at once, though not more often
 A refusal whose leadership ends before that is never given: the publisher hears from the successor, or nothing. Nor is
 one that finds REFUSALS_WAITING_BYTES_MAX of them waiting, as where the metadata leader is away.
 
+Offset commits that are refused because they lie beyond the end of a log wait likewise (`Doubt`): a leader that was
+deposed does not know what its successor has stored. They are told in any case: within COMMIT_JUDGED_MS.
+
     refused ──alone──────────────────────────────────────────────▶ given
     refused ──several may lead──▶ waits ──leadership confirmed───▶ given
                                   waits ──leadership has ended───▶ dropped
@@ -17,7 +20,7 @@ one that finds REFUSALS_WAITING_BYTES_MAX of them waiting, as where the metadata
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.node.partition import Partition
 
 _CONFIRM_US = limits.REFUSALS_CONFIRM_MS * 1_000
+_DOUBT_US = limits.COMMIT_JUDGED_MS * 1_000
 
 
 class _Refusal(NamedTuple):
@@ -38,12 +42,30 @@ class _Refusal(NamedTuple):
     after: int = 0  # the last heartbeat that was sent before the message came
 
 
+class Doubt(Protocol):
+    """A refusal that is certain only if a partition is led now as it was when this was decided."""
+
+    def is_still_led(self) -> bool:
+        """Whether it is, by what this broker knows now."""
+
+    def settle(self, *, is_certain: bool) -> None:
+        """Give the refusal, or go on without it."""
+
+
+class _Doubted(NamedTuple):
+    doubt: Doubt
+    deadline_us: int
+    after: int = 0
+
+
 class Refusals:
     """Those of all partitions of one broker. `settle` with each step."""
 
     def __init__(self) -> None:
         self._new: list[_Refusal] = []  # since the last step
         self._waiting: deque[_Refusal] = deque()
+        self._new_doubts: list[_Doubted] = []
+        self._doubted: list[_Doubted] = []
         self._size_bytes = 0
         self._asked_us = -_CONFIRM_US  # when a heartbeat was wanted last
         self._wants = False  # a heartbeat, for what has come since
@@ -56,30 +78,52 @@ class Refusals:
             self._size_bytes += size_bytes
             self._new.append(_Refusal(partition, leadership, answers))
 
+    def doubt(self, doubt: Doubt, now: Now) -> None:
+        """Settle this once it is known whether the leadership is confirmed; without the refusal, if that takes long."""
+        if len(self._doubted) + len(self._new_doubts) >= limits.COMMITS_DOUBTED_MAX:
+            doubt.settle(is_certain=False)
+        else:
+            self._new_doubts.append(_Doubted(doubt, now.elapsed_us + _DOUBT_US))
+
     def settle(self, beats: Beats, now: Now, step: Step) -> bool:
         """Give what is certain; whether a heartbeat is to be sent now."""
         waiting = self._waiting
-        if not (self._new or waiting):
+        if not (self._new or waiting or self._new_doubts or self._doubted):
             return False
-        if self._new:
+        if self._new or self._new_doubts:
             waiting.extend(one._replace(after=beats.sent) for one in self._new)
+            self._doubted += [one._replace(after=beats.sent) for one in self._new_doubts]
             self._new.clear()
+            self._new_doubts.clear()
             self._wants = True
         while waiting and (waiting[0].after < beats.confirmed or not _is_led(waiting[0])):
             refusal = waiting.popleft()
             self._size_bytes -= len(refusal.answers.commands)
             if _is_led(refusal):
                 step.publish.append(refusal.answers)
-        self._wants = self._wants and bool(waiting) and waiting[-1].after >= beats.sent
+        self._settle_doubts(beats, now)
+        newest = max(waiting[-1].after if waiting else -1, self._doubted[-1].after if self._doubted else -1)
+        self._wants = self._wants and newest >= beats.sent
         if not self._wants or now.elapsed_us < self._asked_us + _CONFIRM_US:
             return False
         self._asked_us, self._wants = now.elapsed_us, False
         return True
 
+    def _settle_doubts(self, beats: Beats, now: Now) -> None:
+        doubted, self._doubted = self._doubted, []
+        for one in doubted:
+            if one.after < beats.confirmed:
+                one.doubt.settle(is_certain=one.doubt.is_still_led())
+            elif now.elapsed_us >= one.deadline_us or not one.doubt.is_still_led():
+                one.doubt.settle(is_certain=False)
+            else:
+                self._doubted.append(one)
+
     @property
     def next_deadline_us(self) -> int | None:
-        """When `settle` wants a heartbeat, at the latest."""
-        return self._asked_us + _CONFIRM_US if self._wants else None
+        """When `settle` has something to do, at the latest."""
+        deadlines = [one.deadline_us for one in self._doubted[:1]]
+        return min([self._asked_us + _CONFIRM_US, *deadlines] if self._wants else deadlines, default=None)
 
 
 def _is_led(refusal: _Refusal) -> bool:

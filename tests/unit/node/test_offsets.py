@@ -525,6 +525,54 @@ def test_the_leader_is_asked_where_another_broker_keeps_the_offsets() -> None:
     assert (error.code, error.details["committed_end"]) == (ErrorCode.OFFSET_OUT_OF_RANGE, 11)
 
 
+def led_by(brokers: Brokers, first: int) -> str:
+    """Make a stream with three replicas that is led by this broker, with ten messages; its name."""
+    for number in range(20):
+        made = f"with{number}"
+        brokers[first].create(made, subject=made, replicas=3)
+        brokers.run(500)
+        (placed,) = brokers.leader.image.by_name(made).partitions
+        if placed.leader == first:
+            fill(brokers, made)
+            return made
+    raise AssertionError("it leads none of them")
+
+
+@pytest.mark.parametrize("is_led_elsewhere", [False, True])
+def test_an_offset_beyond_the_end_is_refused_once_the_leader_is_confirmed(is_led_elsewhere: bool) -> None:
+    brokers = three()
+    first = leader_of(brokers)
+    name = led_by(brokers, next(one for one in (1, 2, 3) if one != first) if is_led_elsewhere else first)
+    assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {}  # they are read
+    caller = brokers[first].request(commit_of(brokers[first], 11, stream=name))
+    assert caller in brokers[first].open_requests, "another one may have committed more by now"
+    brokers.run(200)
+    error = brokers[first].replies[caller].response
+    assert isinstance(error, RemoteError), error
+    assert (error.code, error.details["committed_end"]) == (ErrorCode.OFFSET_OUT_OF_RANGE, 10)
+
+
+def test_a_leader_that_may_be_deposed_refuses_no_offset() -> None:
+    brokers = three()
+    first = leader_of(brokers)
+    name = led_by(brokers, first)
+    assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {}  # they are read
+    others = [other for other in (1, 2, 3) if other != first]
+    for other in others:
+        brokers.cut(first, other)
+    caller = brokers[first].request(commit_of(brokers[first], 11, stream=name))
+    brokers.run(20_000)
+    (placed,) = brokers[others[0]].image.by_name(name).partitions
+    assert placed.leader in others
+    brokers[int(placed.leader)].append(name, b"11", subject=name)
+    brokers.run(500)
+    brokers.join(first, *others)
+    brokers.run(10_000)
+    answer = brokers[first].replies[caller].response
+    assert isinstance(answer, RemoteError), answer
+    assert answer.code in (ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)
+
+
 def test_what_nobody_can_judge_is_taken() -> None:
     brokers = three()
     first, other, name = apart(brokers)
