@@ -210,19 +210,15 @@ async def test_what_nats_does_not_take_is_said_and_not_committed(tmp_path: Path)
 
 
 @each_change
-async def test_the_same_subject_at_another_nats_server_is_no_loop(tmp_path: Path) -> None:
+async def test_a_subject_that_comes_back_is_refused_whatever_the_nats_server_is_called(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "nats") as own,
-        running_nats(tmp_path / "other") as other,
         running_broker(tmp_path / "data", nats=own.url) as broker,
     ):
-        async with await broker.client() as client, subscribed(other.url, "same.>") as subscriber:
+        async with await broker.client() as client:
             await with_rows(client, "same", 3)
-            _, errors = await relay(broker, "same", "--to", "{subject}", "--nats", other.url)
-            assert "whether a stream of Penstock stores what is published at another NATS server" in errors
-            assert len(await subscriber.until(3)) == 3
             at = own.url.removeprefix("nats://")
-            for here in (at, f"nats://u:p%40@{at}", f"{own.url},nats://u:p@@{at}"):
+            for here in (at, f"nats://u:p%40@{at}", at.replace("127.0.0.1", "localhost")):
                 _, errors = await relay(broker, "same", "--to", "{subject}", "--nats", here, code=2)
                 assert "would come back" in errors
 

@@ -17,7 +17,7 @@ from penstock.base.subjects import overlap
 from penstock.cli import output, places
 from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.following import BATCH_ROWS_MAX, following
-from penstock.cli.nats_options import NatsCreds, login_of, nats_option, servers_of, urls_of
+from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -159,10 +159,9 @@ def relay(
     relayed, is_done = _Relayed(left_out), False
     why = f"stream {stream} holds no messages there; --follow waits for what comes"
     try:
-        with connected(ctx, server, timeout) as (client, seconds):
+        with connected(ctx, server, timeout, nats=urls) as (client, seconds):
             info = client.stream(stream, timeout=seconds)
-            targets = client.nats_urls if urls is None else tuple(urls)
-            elsewhere = not servers_of(targets) <= servers_of(client.nats_urls)
+            elsewhere = urls is not None and not set(urls) <= set(client.nats_urls)
             others = _check_target(client, info, mapping, elsewhere=elsewhere, stored=stored, timeout=seconds)
             if group is not None:
                 consuming = as_group(client, info, group, from_place, None, partition, seconds)
@@ -172,7 +171,7 @@ def relay(
             total = None if follow or group is not None else _total(client, info, partition, seconds)
             with (
                 closing(batches),
-                _opened(targets, options, seconds) as (thread, nats_output),
+                _opened(client.nats_urls, options, seconds) as (thread, nats_output),
                 output.progress("Relaying", total, noun="messages") as advance,
             ):
                 storing = thread.run(_storing(nats_output, info, mapping, others, stored=stored, elsewhere=elsewhere))

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import re
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -410,18 +409,11 @@ async def first_connection(
     error_cb: Callable[[Exception], Awaitable[None]] | None,
     **options: Any,
 ) -> None:
-    """`connection.connect`. Unavailable at once where every server refuses the login; it waits for one that is away.
-
-    nats-py waits for INFO before TLS, or begins with TLS (`tls_handshake_first`); servers with `handshake_first: true`
-    want the latter. Where nobody said which, each attempt that fails for that reason has the next one try the other.
-    """
+    """`connection.connect`. Unavailable at once where every server refuses the login; it waits for one that is away."""
     refusals: deque[bool] = deque(maxlen=len(urls))  # nats-py tries its servers in turn: one attempt at each
     is_made = False
-    is_tls = "tls_handshake_first" not in options and any(url.startswith("tls://") for url in urls)
 
     async def failed(error: Exception) -> None:
-        if is_tls and _begins_otherwise(error, is_known=is_made):
-            connection.options["tls_handshake_first"] = not connection.options["tls_handshake_first"]
         if error_cb is not None:  # nats-py takes None for its own
             await error_cb(error)
         refusals.append(_is_refusal(str(error)))
@@ -434,22 +426,13 @@ async def first_connection(
     is_made = True
 
 
-def _begins_otherwise(error: Exception, *, is_known: bool) -> bool:
-    """Whether a connection failed as where one side begins with TLS and the other one with INFO.
-
-    `is_known`: there was a connection before, so one that takes too long is no sign of that.
-    """
-    if isinstance(error, ssl.SSLError):
-        return not isinstance(error, ssl.SSLCertVerificationError)
-    return (isinstance(error, TimeoutError) and not is_known) or _SAID_NOTHING in str(error).lower()
-
-
 def not_connected(shown: str, why: str) -> str:
     """The error text for a connection that was not made in time; `why` is the last error of nats-py."""
     if _is_refusal(why):
         return f"NATS at {shown} asks for a login that it did not get"
-    if _SAID_NOTHING in why.lower() and "tls://" not in shown:
-        first = "if it speaks TLS first (handshake_first: true), write tls:// before its address"
+    if _SAID_NOTHING in why.lower():
+        # nats-py never ends an attempt that begins with TLS where the server begins with INFO, so it is not tried.
+        first = "if it speaks TLS first (handshake_first: true), have it wait for that (handshake_first: auto)"
         return f"NATS at {shown} closed the connection before it said anything; {first}"
     return f"no NATS server answers at {shown} in time"
 

@@ -282,12 +282,12 @@ class Checks:
         if (why := self._refused.get(value)) is not None:
             raise ViolationError(f"{history.name()}: {value!r} is {how} at offset {offset}, and was refused: {why}")
         place = history.places.get(value)
-        if place is not None and place >= history.truncating:  # else it may have been sent again
+        if place is not None and min(place, offset) >= history.truncating:  # else it may have been sent again
             raise ViolationError(f"{history.name()}: {value!r} is at offset {place}, and is {how} at {offset} too")
         if history.split is not None and (mistake := history.split.mistake(history.partition, offset, value)):
             raise ViolationError(f"{history.name()}: {value!r} is {how} at offset {offset}: {mistake}")
         history.known[offset] = value
-        history.places[value] = offset
+        history.places[value] = offset if place is None else max(place, offset)
         if history.compacted is not None:
             history.compacted.know(offset, sent)
         if offset >= history.promised_end:
@@ -465,7 +465,9 @@ class Checks:
     def _cut(self, history: History, end: int, last_epoch: int | None = None) -> None:
         """What lay behind `end` is lost, of all leaderships up to `last_epoch` (None: of all so far)."""
         for offset in [offset for offset in history.known if offset >= end]:
-            del history.places[history.known.pop(offset)]
+            value = history.known.pop(offset)
+            if history.places.get(value) == offset:
+                del history.places[value]
         history.promised_end = min(end, history.promised_end)
         history.committed_end = min(end, history.committed_end)
         history.truncated = min(end, history.truncated)
