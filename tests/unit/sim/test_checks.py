@@ -54,6 +54,22 @@ def test_what_is_read_is_not_what_was_acked(offset: int, values: tuple[bytes, ..
         checks.read(history, offset, offset + 1, batch(offset, *values))
 
 
+@pytest.mark.parametrize("read_first", [False, True])
+def test_what_was_purged_may_have_been_sent_again_and_is_read_in_both_places(read_first: bool) -> None:
+    checks, history = checks_with(b"1", b"2")
+    history.truncating = 5
+
+    def read_old() -> None:  # from a replica that has not heard of the purge yet
+        checks.read(history, 3, 4, batch(3, b"1"))
+
+    if read_first:
+        read_old()
+    checks.promised(history, 7, 1, b"1", fsynced=True)
+    read_old()
+    with pytest.raises(ViolationError, match="is at offset 7, and is read at 9"):
+        checks.read(history, 9, 10, batch(9, b"1"))
+
+
 def test_a_hole() -> None:
     checks, history = checks_with(b"1", b"2")
     with pytest.raises(ViolationError, match="got offsets"):
