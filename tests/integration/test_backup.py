@@ -24,7 +24,7 @@ from penstock.cli import backup_files
 from penstock.client.users import nkey_credential, password_credential, rule, token_credential
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, ended, launched
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 
 TIMEOUT_S = 60
@@ -272,8 +272,9 @@ async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_
         _, errors = await pair.restore(tmp_path / "backup")
         assert "stream orders keeps messages for 1ms, and 20 offsets of the backup are older" in errors
 
-        async def is_empty() -> bool:
-            return await rows_of(pair.there, "orders") == []
+        async def is_empty(stream: str = "orders") -> bool:
+            parts = (await pair.there.stream(stream)).partitions
+            return all(one.log_start == one.committed_end for one in parts)
 
         await eventually(is_empty, "retention has deleted what is too old")
         assert (await pair.there.stream("orders")).config.max_age_ms == 1
@@ -285,10 +286,7 @@ async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_
         )
         await pair.restore(tmp_path / "backup", "--stream", "orders", "--as", "paused")
 
-        async def is_gone() -> bool:
-            return await rows_of(pair.there, "paused") == []
-
-        await eventually(is_gone, "retention has deleted them there, too")
+        await eventually(lambda: is_empty("paused"), "retention has deleted them there, too")
         said_again, _ = await pair.restore(tmp_path / "backup", "--stream", "orders", "--as", "paused")
         assert re.search(r"paused +0 +0 +paused", said_again)
         # A sealed stream keeps all that it has, whatever its limits are.
@@ -331,6 +329,20 @@ async def test_what_went_since_by_its_limits_is_no_mistake_of_a_restored_stream_
         assert "stream kept is there, and is open: nothing is mixed with what it holds, which is not this backup" in (
             errors
         )
+
+
+@each_change
+@pytest.mark.parametrize("before", [4, 9])
+async def test_a_restored_stream_that_was_paused_and_purged_is_not_taken_for_whole(tmp_path: Path, before: int) -> None:
+    async with two(tmp_path) as pair:
+        await pair.here.create_stream("kept", "kept.*", max_messages=1_000, max_age_ms=10**9)
+        await pair.here.append("kept", [{"subject": "kept.x", "value": "v"}] * 9)
+        await pair.backup(tmp_path / "backup")
+        await pair.restore(tmp_path / "backup", "--paused")
+        await pair.there.truncate_stream("kept", before)
+        _, errors = await pair.restore(tmp_path / "backup", code=1)
+        assert f"stream kept begins at offset {before}, and the backup at 0: what it lacks was purged" in errors
+        assert (await pair.there.stream("kept")).intake == "paused"
 
 
 @needs_time

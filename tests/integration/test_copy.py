@@ -80,13 +80,13 @@ async def test_what_cannot_be_copied_is_said(broker: BrokerProcess, client: aio.
 async def test_a_stream_that_is_no_copy_keeps_its_retention(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("kept", "kept.*")
     await client.append("kept", [{"subject": "kept.a", "value": "1"}])
-    await client.create_stream("archive", "elsewhere.*", max_age_ms=10**9, max_bytes=10**7)
-    await client.append("archive", [{"subject": "elsewhere.a", "value": "1"}])
-    await client.pause_stream("archive")
-    before = await client.stream("archive")
-    _, errors = await copy(broker, "kept", "archive", code=1)
+    await client.create_stream("apart", "elsewhere.*", max_age_ms=10**9, max_bytes=10**7)
+    await client.append("apart", [{"subject": "elsewhere.a", "value": "1"}])
+    await client.pause_stream("apart")
+    before = await client.stream("apart")
+    _, errors = await copy(broker, "kept", "apart", code=1)
     assert "it is no copy of it" in errors
-    after = await client.stream("archive")
+    after = await client.stream("apart")
     assert after.config == before.config
 
 

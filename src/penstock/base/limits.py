@@ -18,6 +18,9 @@ APPEND_AT_END_MAX = 2**53
 """Of offsets that are given: whoever reads JSON takes larger ones for others, and enough must be left to go on."""
 RESTORE_VERIFY_BYTES_PER_S = 1 << 30
 """A stream that is compared with a backup is read no faster: nobody uses it yet."""
+APPEND_AT_TIME_US_MAX = 7_258_118_400_000_000
+"""The beginning of the year 2200: so late times may be that are given. What is counted from them stays a date."""
+
 APPEND_AT_AHEAD_MS = 60_000
 """So far the times that are given may be ahead of the broker's clock: they are another machine's."""
 TTL_S_MAX = 9_000_000_000  # some 285 years: with it a timestamp stays one

@@ -298,11 +298,22 @@ class _Job(NamedTuple):
         for partition in self.entry.partitions:
             placer = self._placer(info, partition)
             latest_us = self._check_beginning(info, partition, placer)
-            begin = max(placer.start, partition.log_start) if _has_limits(info) else partition.log_start
+            begin = self._kept_from(info, partition, placer)
             self._fill(placer, partition, latest_us, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
             rows += self._compare(info, partition, begin, latest_us)
         return rows
+
+    def _kept_from(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int:
+        """Where the rows begin that must be there. OperationalError: more is gone than the limits explain."""
+        from penstock.cli.restored_already import explains
+
+        if placer.start <= partition.log_start or not _has_limits(info):
+            return partition.log_start
+        if not explains(info, self.folder, partition, placer.start, placer.end, self.times):
+            text = f"stream {info.name} begins at offset {placer.start}, and the backup at {partition.log_start}"
+            raise OperationalError(f"{text}: what it lacks was purged; restore under another name (--stream, --as)")
+        return placer.start
 
     def _fill(
         self, placer: Placer, partition: PartitionBackup, latest_us: int | None, tell: Callable[[int], None]
@@ -320,11 +331,11 @@ class _Job(NamedTuple):
         from penstock.cli import backup_files
         from penstock.client.batches import messages_of
 
-        if placer.start == placer.end:
-            return self.times.latest_us()
         text = f"stream {info.name} holds something else than {self.folder}: nothing is mixed with it"
         if placer.end > partition.end:
             raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
+        if placer.start == placer.end:
+            return self.times.latest_us()
         last = placed_rows.last_row(self.client, info, partition.partition, self.timeout_s)
         if last is None:
             return self.times.latest_us()

@@ -50,7 +50,7 @@ def held_of(
             continue
         begin = max(placer.start, partition.log_start)
         if begin >= partition.end:
-            if not _explains(there, folder, partition, placer.end, times):
+            if not explains(there, folder, partition, placer.start, placer.end, times):
                 return Held.NOTHING
             expired += 1
         elif _is_empty(client, there, partition, begin, timeout_s):
@@ -76,21 +76,26 @@ def _is_empty(client: Client, there: StreamInfo, partition: PartitionBackup, beg
         return next(left, None) is None
 
 
-def _explains(there: StreamInfo, folder: Path, partition: PartitionBackup, end: int, times: RowTimes) -> bool:
-    """Whether the limits of its stream have moved the beginning of a log, which ends at `end`, behind the backup's."""
+def explains(
+    there: StreamInfo, folder: Path, partition: PartitionBackup, start: int, end: int, times: RowTimes
+) -> bool:
+    """Whether the limits of its stream have moved the beginning of a log, which ends at `end`, to `start`."""
     config = there.config
     newer = end - partition.end
-    if config.max_messages is not None and newer >= config.max_messages:
+    if config.max_messages is not None and end - start >= config.max_messages:
         return True
-    if newer and (config.max_bytes is not None or config.allow_rollup):
+    if newer > 0 and (config.max_bytes is not None or config.allow_rollup):
         return True
     if config.max_age_ms is None:
         return False
-    last_us = 0
-    begin = partition.files[-1].base_offset if partition.files else partition.end
+    last_us = 0  # of the last row before `start`
+    begin = max((one.base_offset for one in partition.files if one.base_offset < start), default=start)
     for rows, _ in backup_files.batches(folder, partition, begin):
-        if rows.num_rows:
-            last_us = rows.column("timestamp")[-1].value
+        offsets = rows.column("offset")
+        if not rows.num_rows or offsets[0].as_py() >= start:
+            continue
+        before = next((n for n in range(rows.num_rows) if offsets[n].as_py() >= start), rows.num_rows)
+        last_us = rows.column("timestamp")[before - 1].value
     # Rows that were restored with other times are older than the backup says.
     return times.are_changed or last_us < time.time_ns() // 1_000 - config.max_age_ms * 1_000
 

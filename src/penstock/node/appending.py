@@ -98,6 +98,9 @@ def _misplaced(partition: Partition, check: CheckAppend, now: Now) -> RemoteErro
         return RemoteError(
             ErrorCode.BAD_REQUEST, f"{text}; times never go back", last_timestamp_us=log.last_timestamp_us
         )
+    if header.max_timestamp_us > limits.APPEND_AT_TIME_US_MAX:
+        text = f"nothing was stored: times go up to {limits.APPEND_AT_TIME_US_MAX} µs, and the batch to"
+        return RemoteError(ErrorCode.BAD_REQUEST, f"{text} {header.max_timestamp_us}")
     if not check.may_be_ahead and header.max_timestamp_us > now.wall_us + limits.APPEND_AT_AHEAD_MS * 1_000:
         text = f"nothing was stored: the batch ends at {header.max_timestamp_us} µs, which is to come"
         text = f"{text}; say may_be_ahead if that is meant"

@@ -59,7 +59,8 @@ class _Judging:
     def heard(self, refusal: _Refusal | None) -> None:
         """Take the answer of one leader; None: the offset is taken."""
         self._open_count -= 1
-        self._refusal = self._refusal or refusal
+        if self._refusal is None or (refusal is not None and refusal.is_certain and not self._refusal.is_certain):
+            self._refusal = refusal
         if self._open_count == 0:
             if self._refusal is None or self._refusal.is_certain:
                 self.settle(is_certain=True)
