@@ -50,7 +50,7 @@ MUTANTS = (
         "acks what was pending when the disk failed",
         _PARTITION,
         "            self._refuse(pending.waiters, error, step)",
-        "            self._ack(pending.waiters, pending.base_offset, 0, step, Standing(1, fsynced=True))",
+        "            self._ack(pending.waiters, pending.base_offset, 0, step, Standing(1, fsynced=True), 0)",
     ),
     Mutant(
         "denies what may be stored",
@@ -204,7 +204,7 @@ CLUSTER_MUTANTS = (
         "answers a truncation that nobody else knows of",
         "penstock.node.truncations",
         "elif asked.partition.truncated_end >= asked.request.before:",
-        "elif asked.partition.log.follow_start(asked.request.before) or not self._answer(asked, None):",
+        "elif asked.partition.truncated_end >= 0 and not self._answer(asked, None):",
     ),
     Mutant(
         "a batch that comes again is answered before its first is committed",
