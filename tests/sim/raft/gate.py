@@ -26,8 +26,11 @@ def hunt(name: str, seeds: int) -> int:
     for seed in range(seeds):
         try:
             run_seed(seed)
-        except Exception as error:  # noqa: BLE001 - any failure will do
+        except Exception as error:  # noqa: BLE001 - any failure will do, but for those of the mutant itself
             text = str(error).partition("\n")[0]
+            if isinstance(error, (TypeError, NameError, AttributeError, ImportError)):
+                print(f"PLANTED WRONGLY, seed {seed}: {type(error).__name__}: {text[:120]}")
+                return 1
             print(f"seed {seed}: {type(error).__name__}: {text[:120]}")
             return 0
     print(f"NOT FOUND in {seeds} seeds")
