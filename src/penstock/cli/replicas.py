@@ -72,7 +72,7 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
 def left_out(infos: Sequence[StreamInfo], unreachable: frozenset[int] = frozenset()) -> str:
     """How many partitions `replica_table` has no line for, and how many of these are not well; empty: none."""
     text = more_text(_each(infos), lambda row: is_well(row[1], unreachable), SHOWN_MAX, "partition")
-    return text and f"{text}; `penstock stream show STREAM` and --json have them"
+    return text and f"{text}; --json has them"
 
 
 def is_well(part: PartitionInfo, unreachable: frozenset[int] = frozenset()) -> bool:

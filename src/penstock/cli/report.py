@@ -217,13 +217,21 @@ def print_causes(console: Console, causes: Sequence[Cause]) -> None:
 
 
 def print_troubles(console: Console, infos: Sequence[StreamInfo]) -> None:
-    """The trouble of the first partitions that have some, and of how many more it is not shown."""
+    """The trouble of some partitions, the worst first, and of how many more it is not shown."""
     found = [(info, part) for info in infos for part in info.partitions if _has_trouble(part)]
+    found.sort(key=lambda one: _severity(one[1]))
     for info, part in found[:_TROUBLED_SHOWN_MAX]:
         print_trouble(console, info, part)
     if (more := len(found) - _TROUBLED_SHOWN_MAX) > 0:
         console.print()
         console.print(cell(f"and {counted(more, 'more partition')} in trouble (see --json)", "yellow"))
+
+
+def _severity(part: PartitionInfo) -> int:
+    """0 for damage, then what does not work now, then what was."""
+    if part.damage:
+        return 0
+    return 1 if part.state_reason or any(one.state for one in part.followers) else 2
 
 
 def _has_trouble(part: PartitionInfo) -> bool:

@@ -223,3 +223,21 @@ def test_status_a_stream_and_the_doctor_show_the_same_gaps() -> None:
         "s1: nobody listened for 500ms, 2s ago (no NATS)",
         "s0, s1: nobody listened for 1s, 8s ago (killed)",
     ]
+
+
+def test_damage_is_not_pushed_off_the_page_by_dropped_messages() -> None:
+    damage = DamageInfo(file="0.arrows", position=4096, expected="crc 1", found="crc 2")
+    parts = tuple(
+        PartitionInfo(
+            partition=PartitionId(number),
+            leader_epoch=LeaderEpoch(1),
+            dropped={} if number == 39 else {"over the limit": 1},
+            damage=(damage,) if number == 39 else (),
+        )
+        for number in range(40)
+    )
+    info = StreamInfo(stream_id=StreamId(4), config=StreamConfig(name="p6", subject="p"), partitions=parts)
+    out = io.StringIO()
+    report.print_troubles(Console(file=out, width=120), [info])
+    assert "Damage in stream p6, partition 39" in out.getvalue()
+    assert "30 more partitions in trouble" in out.getvalue()
