@@ -152,7 +152,7 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int, more: int)
     enveloped = modules("acks").enveloped_again(found.duplicates, 41, 43)
     refused = [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in found.refused]
     flow_replies = None if found.flow_replies is None else bytes(found.flow_replies)
-    out: list[object] = [refused, found.other_stream, found.reserved, flow_replies, _rows(found.rows)]
+    out: list[object] = [refused, found.other_stream, found.reserved, found.controls, flow_replies, _rows(found.rows)]
     out += (len(ids), ids.forgotten, len(lasts), lasts.known_from, modules("acks").pubacks_again(_NAME, *again, _TAIL))
     out.append(modules("acks").enveloped_pubacks_again(enveloped, b"\n\1s", 1, b""))
     out.append(modules("refusals").answers(found.group, found.refused, _body_of, 3, b"\n\1s"))

@@ -180,8 +180,8 @@ def test_verdicts(
         kept = [waiting(found.rows, 0, len(found.rows), is_early) for is_early in (False, True)]
         told = mode("acks").waiting_again(found.group, found.duplicates, log_end + 1, log_end + 4)
         told = (*told, mode("acks").pubacks_again(b"s", *told, b"}"))
-        seen = (found.other_stream, found.reserved, found.has_ids, found.needs_ids, found.needs_lasts, found.asks_older)
-        seen = (*seen, found.has_ttls, found.has_rollups, found.rollup_row)
+        seen = (found.other_stream, found.reserved, found.controls, found.has_ids, found.needs_ids, found.needs_lasts)
+        seen = (*seen, found.asks_older, found.has_ttls, found.has_rollups, found.rollup_row)
         told_again: list[Any] = mode("acks").enveloped_again(found.duplicates, log_end, log_end + 4)
         if ids is not None:
             told_again += [len(ids), ids.forgotten, *(ids.find(name, 0, len(name)) for name in (b"x", b"y", 65 * b"z"))]
@@ -242,7 +242,7 @@ def test_refusals(
 
         answers = mode("refusals").answers(found.group, found.refused, body_of, quotes_max, b"head")
         answers += mode("refusals").answers(found.group, found.elsewhere, body_of, quotes_max, b"head")
-        return answers, asked, len(found.refused), found.other_stream, found.reserved, len(found.rows)
+        return answers, asked, len(found.refused), found.other_stream, found.reserved, found.controls, len(found.rows)
 
     compiled, plain = in_both(answer)
     assert compiled == plain

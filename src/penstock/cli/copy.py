@@ -253,9 +253,7 @@ class _Job(NamedTuple):
         """The last row of the copy must be the source's; the latest time that the next ones get, if any."""
         from penstock.client.errors import MessageNotFound, OffsetOutOfRange
 
-        last = None
-        if placer.start != placer.end:
-            last = placed_rows.last_row(self.there, made, partition, self.timeout_s)
+        last = placed_rows.last_row(self.there, made, partition, placer, self.timeout_s)
         if last is None:
             return self.times.latest_us()
         with suppress(MessageNotFound):  # compacted, or expired, since it was copied

@@ -304,9 +304,7 @@ class _Job(NamedTuple):
         """The time of the last message here, which must be what JetStream has there; and the latest time that the next
         ones get, if any.
         """
-        if placer.start == placer.end:
-            return 0, self.times.latest_us()
-        last = placed_rows.last_row(self.client, stream, 0, self.timeout_s)
+        last = placed_rows.last_row(self.client, stream, 0, placer, self.timeout_s)
         if last is None:
             return 0, self.times.latest_us()
         last_us = last.timestamp_us

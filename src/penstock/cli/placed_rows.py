@@ -201,14 +201,14 @@ def _joined(batches: Batches) -> Batches:
         yield pa.concat_batches(waiting), end
 
 
-def last_row(client: Client, info: StreamInfo, partition: int, timeout: float) -> Message | None:
-    """The last row of a partition, behind which there may be a gap; None: it holds none."""
-    from penstock.client.values import datetime_of
-
-    known = client.stream(info.name, timeout=timeout).partitions[partition]
-    moment, last = datetime_of(known.last_timestamp_us or 0), None
-    for last in client.messages(info, moment, partition=partition, timeout=timeout):  # noqa: B007 (the last one counts)
-        pass
+def last_row(client: Client, info: StreamInfo, partition: int, placer: Placer, timeout: float) -> Message | None:
+    """The last row of the placer's partition, behind which there may be a gap; None: it holds none."""
+    last, end, width = None, placer.end, 1
+    while last is None and placer.start < end:  # how wide the gap is nobody tells
+        begin = max(placer.start, end - width)
+        for last in client.messages(info, begin, end=end, partition=partition, timeout=timeout):  # noqa: B007
+            pass
+        end, width = begin, width * 16
     return last
 
 

@@ -235,7 +235,9 @@ def _severity(part: PartitionInfo) -> int:
 
 
 def _has_trouble(part: PartitionInfo) -> bool:
-    is_dropping = any(part.dropped.values())
+    from penstock.messages.streams import CONSUMER_CONTROL
+
+    is_dropping = any(count for reason, count in part.dropped.items() if reason != CONSUMER_CONTROL)
     return bool(
         part.state_reason or part.damage or part.gaps or is_dropping or any(one.state for one in part.followers)
     )

@@ -334,9 +334,7 @@ class _Job(NamedTuple):
         text = f"stream {info.name} holds something else than {self.folder}: nothing is mixed with it"
         if placer.end > partition.end:
             raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
-        if placer.start == placer.end:
-            return self.times.latest_us()
-        last = placed_rows.last_row(self.client, info, partition.partition, self.timeout_s)
+        last = placed_rows.last_row(self.client, info, partition.partition, placer, self.timeout_s)
         if last is None:
             return self.times.latest_us()
         for rows, _ in backup_files.batches(self.folder, partition, last.offset):

@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.cli import backup_files, placed_rows
 
@@ -84,8 +85,11 @@ def explains(
     newer = end - partition.end
     if config.max_messages is not None and end - start >= config.max_messages:
         return True
-    if newer > 0 and (config.max_bytes is not None or config.allow_rollup):
+    if newer > 0 and config.allow_rollup:
         return True
+    size_bytes = there.partitions[partition.partition].size_bytes
+    if newer > 0 and config.max_bytes is not None and size_bytes + limits.BATCH_BYTES_MAX > config.max_bytes:
+        return True  # a batch goes if those behind it alone are as much
     if config.max_age_ms is None:
         return False
     last_us = 0  # of the last row before `start`

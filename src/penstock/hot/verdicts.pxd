@@ -49,6 +49,7 @@ cdef class Sorted:
     cdef readonly list undelivered
     cdef readonly Py_ssize_t other_stream
     cdef readonly Py_ssize_t reserved
+    cdef readonly Py_ssize_t controls
     cdef readonly bytearray flow_replies
     cdef readonly list duplicates
     cdef readonly list elsewhere

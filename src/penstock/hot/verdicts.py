@@ -135,15 +135,17 @@ class Sorted:
     two are stored already, here at the offset that is their number, or in another partition. `has_ids`, `has_ttls`,
     `has_rollups`: some of the rows may have message ids, times to live, others of their subject that go for them.
     `undelivered`: those of `refused` that a JetStream consumer delivers: it is not answered, and delivers them again.
-    `flow_replies`: what flow control requests are answered with, as commands for NATS; None: there are none.
+    `controls`: how many were idle heartbeats and flow control requests of a JetStream consumer.
+    `flow_replies`: what the latter are answered with, as commands for NATS; None: there are none.
     `rollup_row`: the last for which all before it go, or -1. With `needs_ids` or `needs_lasts` nothing is decided: it
     takes the ids of the log, or the last offsets of its subjects. With `asks_older` some are refused as UNKNOWN_LAST.
     """
 
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
                  "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes",
-                 "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids",
-                 "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows", "undelivered")  # fmt: skip
+                 "controls", "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls",
+                 "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
+                 "undelivered")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
@@ -173,7 +175,7 @@ class Sorted:
         self.allows_ttls = self.allows_rollups = self.competes = False
         self.refused: list[Refused] = []
         self.undelivered: list[Refused] = []
-        self.other_stream = self.reserved = 0
+        self.other_stream = self.reserved = self.controls = 0
         self.flow_replies: bytearray | None = None
         self.rollup_row = self._key = self._key_end = -1  # the latter two: of the row that was looked at last
         self._number = self._partition = 0  # that go with its verdict
@@ -207,6 +209,7 @@ class Sorted:
             reply = numbers[at + places.REPLY]
             reply_end = numbers[at + places.REPLY + 1]
             if _has_status(text, headers, headers_end) and self._is_control(row, acks_replies):
+                self.controls += 1
                 continue
             is_delivery = subjects.is_jetstream_ack(text, reply, reply_end)
             self._read_fields(headers, headers_end, is_delivery)

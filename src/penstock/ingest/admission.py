@@ -63,6 +63,7 @@ from penstock.hot.message_ids import MessageIds
 from penstock.hot.verdicts import Refused, Sorted, close, sort
 from penstock.ingest import acks
 from penstock.ingest.last_sequences import LastSequences
+from penstock.messages.streams import CONSUMER_CONTROL
 
 BodyOf = Callable[[int, bytes | None], bytes]
 """What those are told who got a verdict; see hot.refusals."""
@@ -209,6 +210,8 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
     out.rollup_row = row
     if found.reserved:
         out.drop(RESERVED_SUBJECT, found.reserved)
+    if found.controls:
+        out.drop(CONSUMER_CONTROL, found.controls)
     if found.other_stream:
         out.drop(OTHER_STREAM, found.other_stream)
     quotes_max = limits.REFUSALS_QUOTED_MAX

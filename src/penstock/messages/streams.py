@@ -34,6 +34,10 @@ else:
         """A config as a broker reports it: further fields of a newer one are ignored; a request refuses them."""
 
 
+CONSUMER_CONTROL = "consumer_control"
+"""In `PartitionInfo.dropped`: heartbeats and flow control requests of JetStream push consumers: no messages."""
+
+
 class PartitionHealth(StrEnum):
     """What a partition can do now. Travels as a string: a newer broker may know more states."""
 

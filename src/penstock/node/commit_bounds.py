@@ -50,9 +50,10 @@ class _Refusal(NamedTuple):
 class _Judging:
     """One commit: how many leaders have not answered, and what was found first. A `Doubt`."""
 
-    def __init__(self, bounds: CommitBounds, judged: Judged, open_count: int) -> None:
+    def __init__(self, bounds: CommitBounds, judged: Judged, by: str, open_count: int) -> None:
         self._bounds = bounds
         self._judged = judged
+        self._by = by
         self._open_count = open_count
         self._refusal: _Refusal | None = None
 
@@ -65,11 +66,15 @@ class _Judging:
             if self._refusal is None or self._refusal.is_certain:
                 self.settle(is_certain=True)
             else:
-                self._bounds.refusals.doubt(self, self._bounds.clock())
+                self._bounds.refusals.doubt(self, self._by, self._bounds.clock())
 
-    def is_still_led(self) -> bool:
-        """Whether the leader that has found the offset beyond its end is still the leader."""
+    def is_led(self) -> bool:
+        """Whether the leader that has found the offset beyond its end leads in that epoch."""
         return self._refusal is not None and self._bounds.is_led(self._refusal)
+
+    def is_over(self) -> bool:
+        """Whether there is a newer epoch than that one, or no such partition any more."""
+        return self._refusal is None or self._bounds.is_over(self._refusal)
 
     def settle(self, *, is_certain: bool) -> None:
         """Tell whether the commit is refused."""
@@ -96,8 +101,11 @@ class CommitBounds:
         self._find = find
         self._peers = peers
 
-    def judge(self, offsets: Iterable[OffsetCommit], judged: Judged) -> None:
-        """Tell `judged` whether one of them, whose partitions exist, is beyond the end of its log."""
+    def judge(self, offsets: Iterable[OffsetCommit], judged: Judged, by: str) -> None:
+        """Tell `judged` whether one of them, whose partitions exist, is beyond the end of its log.
+
+        `by`: for whom it counts that the answer waits (`Access.sharer`).
+        """
         to_ask: list[tuple[OffsetCommit, BrokerId]] = []
         for one in offsets:
             if one.offset is None:
@@ -109,21 +117,30 @@ class CommitBounds:
             if leader is not None and leader != self._broker_id:
                 to_ask.append((one, leader))
             elif leader is not None and (refusal := self._here(one)) is not None:
-                _Judging(self, judged, 1).heard(refusal)
+                _Judging(self, judged, by, 1).heard(refusal)
                 return
-        judging = _Judging(self, judged, len(to_ask) + 1)
+        judging = _Judging(self, judged, by, len(to_ask) + 1)
         for one, leader in to_ask:
             request = ListOffsetsRequest(stream_id=one.stream_id, partition=one.partition, at="latest")
             self._peers.send(leader, request, done=partial(self._answered, one, leader, judging))
         judging.heard(None)
 
     def is_led(self, refusal: _Refusal) -> bool:
-        """Whether the broker whose answer this is leads the partition now, in the same epoch."""
+        """Whether the broker whose answer this is leads the partition, in the same epoch."""
+        return self._leader(refusal.key) == (refusal.leader, refusal.leader_epoch)
+
+    def is_over(self, refusal: _Refusal) -> bool:
+        """Whether it never will again. It may have heard of its epoch before this broker has."""
+        led = self._leader(refusal.key)
+        return led is None or led[1] > refusal.leader_epoch
+
+    def _leader(self, key: PartitionKey) -> tuple[BrokerId | None, int] | None:
+        """Who leads the partition, by what this broker knows now, and in which epoch; None: it was deleted."""
         try:
-            state = self._image().partition(*refusal.key)
-        except RemoteError:  # the stream was deleted
-            return False
-        return (state.leader, state.leader_epoch) == (refusal.leader, refusal.leader_epoch)
+            state = self._image().partition(*key)
+        except RemoteError:
+            return None
+        return state.leader, state.leader_epoch
 
     def _here(self, one: OffsetCommit) -> _Refusal | None:
         """Return the refusal of an offset in a partition that this broker leads; None: it is taken."""

@@ -197,7 +197,7 @@ class GroupOffsets:
             except RemoteError as error:
                 self._outbox.reply(caller, error)
 
-        self._bounds.judge(request.offsets, judged)
+        self._bounds.judge(request.offsets, judged, sharer)
 
     def _checked(self, request: CommitOffsetsRequest, now: Now, asker: str) -> tuple[Partition, _Kept]:
         """Return the partition of __offsets that takes the commit. RemoteError: the member may not commit now."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.clock import Now
+from penstock.base.fair_shares import FairShares
 from penstock.node.standing import Beats
 from penstock.node.step import Answers, Step
 from penstock.replication.leader import Leadership
@@ -43,10 +44,13 @@ class _Refusal(NamedTuple):
 
 
 class Doubt(Protocol):
-    """A refusal that is certain only if a partition is led now as it was when this was decided."""
+    """A refusal that is certain only if a partition is led then as it was when this was decided."""
 
-    def is_still_led(self) -> bool:
+    def is_led(self) -> bool:
         """Whether it is, by what this broker knows now."""
+
+    def is_over(self) -> bool:
+        """Whether it never will be again, by what this broker knows now."""
 
     def settle(self, *, is_certain: bool) -> None:
         """Give the refusal, or go on without it."""
@@ -54,6 +58,7 @@ class Doubt(Protocol):
 
 class _Doubted(NamedTuple):
     doubt: Doubt
+    by: str  # for whom it counts
     deadline_us: int
     after: int = 0
 
@@ -65,7 +70,8 @@ class Refusals:
         self._new: list[_Refusal] = []  # since the last step
         self._waiting: deque[_Refusal] = deque()
         self._new_doubts: list[_Doubted] = []
-        self._doubted: list[_Doubted] = []
+        self._doubted: deque[_Doubted] = deque()  # oldest first: so are their heartbeats and deadlines
+        self._doubts_by_user = FairShares()
         self._size_bytes = 0
         self._asked_us = -_CONFIRM_US  # when a heartbeat was wanted last
         self._wants = False  # a heartbeat, for what has come since
@@ -78,12 +84,16 @@ class Refusals:
             self._size_bytes += size_bytes
             self._new.append(_Refusal(partition, leadership, answers))
 
-    def doubt(self, doubt: Doubt, now: Now) -> None:
-        """Settle this once it is known whether the leadership is confirmed; without the refusal, if that takes long."""
-        if len(self._doubted) + len(self._new_doubts) >= limits.COMMITS_DOUBTED_MAX:
-            doubt.settle(is_certain=False)
+    def doubt(self, doubt: Doubt, by: str, now: Now) -> None:
+        """Settle this once it is known whether the leadership is confirmed; without the refusal, if that takes long.
+
+        `by`: for whom it counts (`Access.sharer`). Without the refusal, too, where that user has too many.
+        """
+        if self._doubts_by_user.fits(by, 1, limits.COMMITS_DOUBTED_MAX):
+            self._doubts_by_user.add(by)
+            self._new_doubts.append(_Doubted(doubt, by, now.elapsed_us + _DOUBT_US))
         else:
-            self._new_doubts.append(_Doubted(doubt, now.elapsed_us + _DOUBT_US))
+            doubt.settle(is_certain=False)
 
     def settle(self, beats: Beats, now: Now, step: Step) -> bool:
         """Give what is certain; whether a heartbeat is to be sent now."""
@@ -110,19 +120,20 @@ class Refusals:
         return True
 
     def _settle_doubts(self, beats: Beats, now: Now) -> None:
-        doubted, self._doubted = self._doubted, []
-        for one in doubted:
-            if one.after < beats.confirmed:
-                one.doubt.settle(is_certain=one.doubt.is_still_led())
-            elif now.elapsed_us >= one.deadline_us or not one.doubt.is_still_led():
-                one.doubt.settle(is_certain=False)
-            else:
-                self._doubted.append(one)
+        doubted = self._doubted
+        while doubted:
+            first = doubted[0]
+            is_confirmed = first.after < beats.confirmed
+            if not (is_confirmed or now.elapsed_us >= first.deadline_us or first.doubt.is_over()):
+                break
+            doubted.popleft()
+            self._doubts_by_user.remove(first.by)
+            first.doubt.settle(is_certain=is_confirmed and first.doubt.is_led())
 
     @property
     def next_deadline_us(self) -> int | None:
         """When `settle` has something to do, at the latest."""
-        deadlines = [one.deadline_us for one in self._doubted[:1]]
+        deadlines = [self._doubted[0].deadline_us] if self._doubted else []
         return min([self._asked_us + _CONFIRM_US, *deadlines] if self._wants else deadlines, default=None)
 
 
