@@ -52,8 +52,8 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "rows on subjects of which no rule speaks are appended",
         _STORING,
-        "        allowed = self._access.appended_subjects(partition.stream)",
-        "        allowed = None",
+        "._replace(allowed=allowed)",
+        "",
     ),
     Mutant(
         "a fetch that waits is not looked at again",
