@@ -22,12 +22,12 @@ from typing import IO, TypeVar
 import penstock
 from penstock import aio
 from penstock.broker.nats_server import find_nats_server
+from tests.ports import free_ports
 
 DEADLINE_S = 60.0
 _SOURCES = str(Path(penstock.__file__).parent.parent)
 _SERVE = ("-c", "from penstock.cli import main; main()", "serve")
 _READY = re.compile(r"ready client=(\S+) nats=(\S+) data=")
-_LISTENING = re.compile(r"Listening for client connections on \S+:(\d+)")
 _LOOK_S = 0.01  # between two looks at what cannot be waited for
 OF_OTHERS = {
     "PENSTOCK_NATS": "nats://127.0.0.1:1",
@@ -187,7 +187,7 @@ class BrokerProcess(Child):
         self.client_address = ""
         self.nats_url = ""
         self.credentials: penstock.Credentials | None = None  # of `client`
-        self.listen = "127.0.0.1:0"
+        self.listen = f"127.0.0.1:{free_ports(1)[0]}"  # it starts again there
         self.program: tuple[str, ...] = _SERVE
         self.arguments = [*(("--nats", nats) if nats is not None else ("--nats-port", "0")), *arguments]
         self.environment = broker_environment(environment or {})
@@ -256,7 +256,7 @@ class NatsProcess(Child):
 
     def __init__(self, folder: Path, config: str = "", host: str = "127.0.0.1") -> None:
         super().__init__()
-        self.port = 0
+        (self.port,) = free_ports(1)
         self._host = host
         self._config_file = folder / "nats-server.conf"
         self._config_file.write_text(config)
@@ -268,10 +268,9 @@ class NatsProcess(Child):
 
     def start(self) -> None:
         """Start it and return once it serves."""
-        place = ["-a", self._host, "-p", str(self.port or -1)]
+        place = ["-a", self._host, "-p", str(self.port)]
         self._launch([str(find_nats_server()), "-c", str(self._config_file), *place], os.environ)
         assert self.stderr is not None
-        self.port = int(self.stderr.wait_for(_LISTENING).group(1))
         self.stderr.wait_for("Server is ready")
 
 

@@ -25,7 +25,7 @@ from tests.broker_process import BrokerProcess, Child, eventually
 from tests.chaos import unsynced
 from tests.chaos.history import Place
 from tests.chaos.network import CannotError, Loopback, Network, small_disk
-from tests.integration.clusters import free_ports
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = ROOT / "tests" / "chaos" / "child"

@@ -17,7 +17,7 @@ from penstock.broker import tls_settings
 from penstock.node import audit
 from tests.broker_process import BrokerProcess, broker_environment, running_nats
 from tests.extent import needs_time
-from tests.integration.clusters import free_ports
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/secure.md").read_text(encoding="utf-8")

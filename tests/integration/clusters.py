@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import shutil
-import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,28 +20,10 @@ from penstock.base.errors import PenstockError
 from penstock.messages import PartitionInfo, StatusResponse
 from tests.broker_process import DEADLINE_S, BrokerProcess, NatsProcess, eventually, running_nats
 from tests.integration.publishers import connected_to
+from tests.ports import free_ports
 
 _ACK_TIMEOUT_S = 0.2
 _PAUSE_S = 0.005
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def ports_in_a_row(count: int) -> int:
-    """The first of so many that nobody uses now, of those that the kernel gives to nobody who does not ask for them."""
-    while True:
-        first = secrets.choice(range(20_000, 32_000 - count))
-        with ExitStack() as held, suppress(OSError):
-            for port in range(first, first + count):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
 
 
 class ClusterProcesses:
@@ -199,6 +179,7 @@ def running_cluster(folder: Path, count: int = 3, *arguments: str, started: bool
                 cluster.start()
             yield cluster
         finally:
+            print(cluster.said)  # shown where a test fails
             cluster.end()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.extent import needs_time
-from tests.integration.clusters import ClusterProcesses, check, free_ports, load
+from tests.integration.clusters import ClusterProcesses, check, load
+from tests.ports import free_ports
 
 
 @needs_time

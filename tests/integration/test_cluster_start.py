@@ -9,7 +9,8 @@ import pytest
 
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
-from tests.integration.clusters import free_ports, running_cluster
+from tests.integration.clusters import running_cluster
+from tests.ports import free_ports
 
 
 @needs_time

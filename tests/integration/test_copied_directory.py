@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
-from tests.integration.clusters import free_ports, running_cluster
+from tests.integration.clusters import running_cluster
+from tests.ports import free_ports
 
 
 @needs_time

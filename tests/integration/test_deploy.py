@@ -29,7 +29,7 @@ from tests.deployments import (
     settings_of,
 )
 from tests.extent import needs_time
-from tests.integration.clusters import ports_in_a_row
+from tests.ports import ports_in_a_row
 
 CERTIFICATES = {
     "PENSTOCK_TLS_CERT": "certs/broker.pem",

@@ -17,6 +17,7 @@ from penstock.base.errors import OperationalError
 from penstock.broker.nats_link import LinkDown, LinkUp
 from penstock.broker.nats_server import EmbeddedNats, find_nats_server
 from tests.nats_servers import TIMEOUT_S, listening
+from tests.ports import free_ports
 
 
 async def _info(port: int) -> bytes:
@@ -25,11 +26,6 @@ async def _info(port: int) -> bytes:
     writer.close()
     await writer.wait_closed()
     return line
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 async def test_any_free_port(tmp_path: Path) -> None:
@@ -47,7 +43,7 @@ async def test_any_free_port(tmp_path: Path) -> None:
 
 
 async def test_the_port_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    port = _free_port()
+    (port,) = free_ports(1)
     server = await EmbeddedNats.start(data_dir=tmp_path, port=port)
     assert server.port == port
     assert "in use" not in caplog.text

@@ -12,7 +12,7 @@ from tests.broker_process import broker_environment, running_broker, running_nat
 from tests.certificates import Authority
 from tests.deployments import compose, dockerfile
 from tests.extent import needs_time
-from tests.integration.clusters import ports_in_a_row
+from tests.ports import ports_in_a_row
 
 
 def probed(command: list[str], **environment: str) -> tuple[int, str]:

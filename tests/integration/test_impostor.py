@@ -16,8 +16,9 @@ from tests.certificates import Authority
 from tests.extent import needs_time
 from tests.impostor import Impostor, challenge, done_at_once, wrong_signature
 from tests.integration.between import Between
-from tests.integration.clusters import ClusterProcesses, free_ports, running_cluster
+from tests.integration.clusters import ClusterProcesses, running_cluster
 from tests.integration.guarded import PASSWORD, in_cluster
+from tests.ports import free_ports
 
 LOGIN = {Api.HELLO, Api.AUTHENTICATE}
 

@@ -12,9 +12,10 @@ from penstock.broker.metrics import METRICS as OF_BROKER
 from penstock.node.metrics import METRICS as OF_NODE
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.extent import each_change, needs_time
-from tests.integration.clusters import ClusterProcesses, ports_in_a_row
+from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.metrics_page import Page, get, page_of, url_of
+from tests.ports import ports_in_a_row
 from tests.queries import queries, selectors
 
 TABLE = {metric.name: metric for metric in (*OF_BROKER, *OF_NODE)}

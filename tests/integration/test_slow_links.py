@@ -7,9 +7,10 @@ from pathlib import Path
 
 from tests.broker_process import running_nats
 from tests.extent import needs_time
-from tests.integration.clusters import ClusterProcesses, free_ports
+from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.integration.relay import relays
+from tests.ports import free_ports
 
 BYTES_PER_S = 1_000_000
 QUICK = 1_000_000_000
