@@ -274,7 +274,7 @@ class Node:
 
     def _settle_refusals(self) -> None:
         refusals, step = self._budget.refusals, self._outbox.step
-        if refusals.settle(self._cluster.beats, self._now, step):
+        if refusals and refusals.settle(self._cluster.beats, self._now, step):
             self._cluster.standing.hurry()
             self._cluster.standing.tick(self._now)
             refusals.settle(self._cluster.beats, self._now, step)  # this broker may be the metadata leader

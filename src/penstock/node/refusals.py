@@ -95,11 +95,13 @@ class Refusals:
         else:
             doubt.settle(is_certain=False)
 
+    def __bool__(self) -> bool:
+        """Whether any wait: else `settle` has nothing to do."""
+        return bool(self._new or self._waiting or self._new_doubts or self._doubted)
+
     def settle(self, beats: Beats, now: Now, step: Step) -> bool:
         """Give what is certain; whether a heartbeat is to be sent now."""
         waiting = self._waiting
-        if not (self._new or waiting or self._new_doubts or self._doubted):
-            return False
         if self._new or self._new_doubts:
             waiting.extend(one._replace(after=beats.sent) for one in self._new)
             self._doubted += [one._replace(after=beats.sent) for one in self._new_doubts]

@@ -201,19 +201,22 @@ class Brokers:
 
     def settle(self) -> None:
         """Carry all there is, whatever comes of it."""
+        for member in self._awake():
+            member.turn()
         for _ in range(100_000):
-            for member in self._awake():
-                member.turn()
             if not self.carry:
                 return
             sender, item = self.carry.popleft()
             to = item.to if isinstance(item, PeerRequest) else item[0].caller.sender
             if to in self._hung:
                 self._hung[to].append((sender, item))
-            elif isinstance(item, PeerRequest):
+                continue
+            if isinstance(item, PeerRequest):
                 self._ask(sender, item)
             else:
                 self._answer(sender, *item)
+            if to in self.members:
+                self.members[to].turn()
         raise AssertionError("they never come to an end")
 
     def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
