@@ -12,6 +12,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import hot_modes
+from tests.costs import Costs, file_of_costs
 from tests.extent import DECIDES, RUNS_ALL, code_seed, examples, why_left_out
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
@@ -23,6 +24,8 @@ settings.load_profile("penstock")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Before Hypothesis looks at its options."""
+    if (path := file_of_costs()) is not None:
+        config.pluginmanager.register(Costs(path))
     if DECIDES:
         config.option.hypothesis_seed = str(code_seed())
 
@@ -38,7 +41,7 @@ os.umask(0o077)
 
 # What takes long begins early, for what begins last decides when all has ended.
 _EARLY = (
-    *("unit/test_lint.py", "unit/test_build.py", "unit/hot/test_modes.py", "docs/test_readme.py"),
+    *("unit/test_build.py", "unit/hot/test_modes.py", "docs/test_readme.py"),
     *("integration/", "crash/", "sim/", "chaos/", "spark/"),
 )
 

@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST = "=========== 1 failed, 5216 passed, 3 skipped in 290.51s (0:04:50) ==========="
 # A make that fails as pytest does: what failed is in its cache. The second call is asked for that only.
 MAKE = """#!/bin/sh
+[ "$1" = setup ] && exit 0
+[ "$1" = check ] && echo "{style}" && exit {checked}
 echo "$@" >> calls
 if [ "$1 $2" = "test ARGS=--last-failed --last-failed-no-failures=none" ]; then
     echo "{second}"
@@ -28,13 +30,17 @@ MANY = "{{" + ",".join(f'\\n  "tests/a.py::test_b[{number}]": true' for number i
 
 
 def run(
-    folder: Path, *, failed: str = ONE, first: str = FIRST, second: str = "", code: int = 0
+    folder: Path, *, failed: str = ONE, first: str = FIRST, second: str = "", code: int = 0, style: str = ""
 ) -> subprocess.CompletedProcess[str]:
     (folder / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
     make = folder / "bin" / "make"
     make.parent.mkdir()
-    make.write_text(MAKE.format(second=second, code=code, first=first, failed=failed.format()))
+    make.write_text(
+        MAKE.format(
+            second=second, code=code, first=first, failed=failed.format(), style=style, checked=int(bool(style))
+        )
+    )
     make.chmod(0o755)
     shutil.copy(make, make.with_name("spin"))  # is there: nothing is to be installed
     environment = {**os.environ, "PATH": f"{make.parent}:{os.environ['PATH']}"}
@@ -71,3 +77,10 @@ def test_where_it_cannot_be_chance_there_is_no_second_go(tmp_path: Path, failed:
     finished = run(tmp_path, failed=failed, first=first, second="1 passed in 1.20s")
     assert (finished.returncode, calls(tmp_path)) == (2, 1)
     assert finished.stdout.splitlines()[-1] == FIRST
+
+
+def test_what_make_check_says_is_said_and_fails(tmp_path: Path) -> None:
+    finished = run(tmp_path, second="====== 1 passed, 5219 deselected in 1.20s ======", style="F401 unused import")
+    assert finished.returncode == 1
+    assert "make check has failed:\nF401 unused import" in finished.stdout
+    assert finished.stdout.splitlines()[-1] == "====== 1 passed, 5219 deselected in 1.20s ======"

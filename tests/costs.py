@@ -1,0 +1,73 @@
+"""What each module of tests costs: seconds, and seconds of CPU, which other programs on the machine change less.
+
+TEST_COSTS=FILE writes both, by module, into a JSON file, and shows the modules that cost most at the end of the run.
+CPU is that of the worker and of all processes that it has started and that have ended; one that lives longer than the
+tests, such as Spark's JVM, is counted where it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_SHOWN = 25
+
+
+def file_of_costs() -> Path | None:
+    """Where they are to be written; None: nowhere."""
+    named = os.environ.get("TEST_COSTS")
+    return Path(named) if named else None
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
+
+
+@dataclass(eq=False)
+class _Cost:
+    tests: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(eq=False)
+class Costs:
+    """A plugin of pytest: workers measure, and whoever gathers their reports adds it up."""
+
+    path: Path
+    modules: dict[str, _Cost] = field(default_factory=lambda: defaultdict(_Cost))
+    _before_s: float = field(default_factory=_cpu_s)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
+        """After each phase of a test."""
+        report = yield
+        now_s = _cpu_s()
+        report.user_properties.append(("cpu_s", now_s - self._before_s))
+        self._before_s = now_s
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """In the one process that hears of all."""
+        cost = self.modules[report.nodeid.partition("::")[0]]
+        cost.tests += report.when == "call"
+        cost.seconds += report.duration
+        cost.cpu_s += sum(value for name, value in report.user_properties[-1:] if name == "cpu_s")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Only in that process, too."""
+        if hasattr(terminalreporter.config, "workerinput") or not self.modules:
+            return
+        known = {name: vars(cost) for name, cost in sorted(self.modules.items())}
+        self.path.write_text(json.dumps(known, indent=1))
+        all_s, all_cpu_s = (sum(one[what] for one in known.values()) for what in ("seconds", "cpu_s"))
+        terminalreporter.section(f"{all_cpu_s / 60:.1f} minutes of CPU, {all_s / 60:.1f} minutes of tests")
+        for name, one in sorted(known.items(), key=lambda item: -item[1]["cpu_s"])[:_SHOWN]:
+            terminalreporter.write_line(f"{one['cpu_s']:7.1f} s CPU {one['seconds']:7.1f} s {one['tests']:5} {name}")
