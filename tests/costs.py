@@ -65,7 +65,7 @@ class Costs:
         """Only in that process, too."""
         if hasattr(terminalreporter.config, "workerinput") or not self.modules:
             return
-        known = {name: vars(cost) for name, cost in sorted(self.modules.items())}
+        known: dict[str, dict[str, Any]] = {name: vars(cost) for name, cost in sorted(self.modules.items())}
         self.path.write_text(json.dumps(known, indent=1))
         all_s, all_cpu_s = (sum(one[what] for one in known.values()) for what in ("seconds", "cpu_s"))
         terminalreporter.section(f"{all_cpu_s / 60:.1f} minutes of CPU, {all_s / 60:.1f} minutes of tests")
