@@ -59,7 +59,7 @@ class Costs:
         cost = self.modules[report.nodeid.partition("::")[0]]
         cost.tests += report.when == "call"
         cost.seconds += report.duration
-        cost.cpu_s += sum(value for name, value in report.user_properties[-1:] if name == "cpu_s")
+        cost.cpu_s += sum(float(str(value)) for name, value in report.user_properties[-1:] if name == "cpu_s")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Only in that process, too."""
