@@ -15,8 +15,8 @@ from penstock import aio
 from penstock.cli.app import app
 from penstock.hot.keyhash import partition_of
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import needs_time
-from tests.integration.clusters import running_cluster
+from tests.extent import each_change, needs_time
+from tests.integration.clusters import ClusterProcesses, running_cluster
 
 
 @pytest.fixture
@@ -341,3 +341,15 @@ async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
     assert names == ["orders"]
     names = [json.loads(line)["config"]["name"] for line in run("stream", "list", "--all", "--json").splitlines()]
     assert names == ["__offsets", "orders"]
+
+
+@each_change
+async def test_offsets_beyond_the_end_are_refused_whoever_leads_the_partition(cluster: ClusterProcesses) -> None:
+    """Of 24 groups each broker keeps the offsets of some, and leads one of the three partitions."""
+    async with cluster.client(1) as client:
+        stream = await client.create_stream("orders", "orders", partitions=3, partition_by="key", replicas=3)
+        assert len({one.leader_id for one in (await client.stream("orders")).partitions}) == 3
+        for number in range(24):
+            group, partition = f"group-{number}", number % 3
+            with pytest.raises(penstock.OffsetOutOfRange):
+                await client.groups.commit(group, stream, {partition: 1_000})

@@ -39,6 +39,7 @@ from penstock.messages import (
     PeerHelloRequest,
     Request,
 )
+from penstock.messages.apis import is_asked_by_brokers, is_asked_by_clients
 from penstock.wire import Frame
 from penstock.wire.encryption import FrameCipher
 from penstock.wire.session import PEER_NAME
@@ -230,9 +231,9 @@ class Greeting:
         if self.is_stranger and api != Api.PEER_HELLO:
             text = "it was not proved that this is a broker of this cluster, and by now that has to be: connect anew"
             raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
-        if self.is_peer and Api.HELLO < api < Api.PEER_HELLO:
+        if self.is_peer and not is_asked_by_brokers(api):
             raise RemoteError(ErrorCode.BAD_REQUEST, "that is asked by clients, and this is the connection of a broker")
-        if api > Api.PEER_HELLO and not self.is_peer:
+        if not self.is_peer and not is_asked_by_clients(api):
             text = "that is asked between brokers; the first request of one is peer_hello"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
 

@@ -249,6 +249,20 @@ API_OF_REQUEST: dict[type[Request], ApiSpec] = {spec.request: spec for spec in _
 """By type, for a request that goes out."""
 
 
+_OF_BOTH = frozenset({Api.HELLO, Api.LIST_OFFSETS, Api.PEER_HELLO})
+"""What clients ask, and other brokers, too: hello, and the leader of a partition where its log ends."""
+
+
+def is_asked_by_clients(api: int) -> bool:
+    """Whether a client asks that, by its number."""
+    return api in _OF_BOTH or api < Api.PEER_HELLO
+
+
+def is_asked_by_brokers(api: int) -> bool:
+    """Whether another broker of the cluster asks that, by its number."""
+    return api in _OF_BOTH or api > Api.PEER_HELLO
+
+
 def api_versions() -> tuple[ApiVersions, ...]:
     """What this version of Penstock speaks, for a hello."""
     return tuple(

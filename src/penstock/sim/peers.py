@@ -13,7 +13,8 @@ from random import Random
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import Request, Response
+from penstock.messages import API_OF_REQUEST, Request, Response
+from penstock.messages.apis import is_asked_by_brokers
 from penstock.node.node import Node
 from penstock.node.step import PeerRequest
 from penstock.sim.network import Connection, Network
@@ -72,6 +73,7 @@ class PeerLinks:
 
     def send(self, request: PeerRequest) -> None:
         """Ask a peer, if it is up."""
+        assert is_asked_by_brokers(API_OF_REQUEST[type(request.request)].api), request
         to, token = request.to, request.token
         connection = self._up.get(to)
         if connection is None:

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.base.ids import BrokerId
-from penstock.messages import JoinResponse
+from penstock.messages import API_OF_REQUEST, JoinResponse
+from penstock.messages.apis import is_asked_by_brokers
 from penstock.metadata.image import PartitionState
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.step import PeerRequest, Reply, Step
@@ -220,6 +221,7 @@ class Brokers:
         raise AssertionError("they never come to an end")
 
     def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
+        assert is_asked_by_brokers(API_OF_REQUEST[type(request.request)].api), request
         era = self._up.get((sender, request.to))
         if era is not None and request.to in self.members:
             caller = _Asked(sender, request.token, era)
