@@ -193,6 +193,7 @@ class Partition:
         if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
             self.dedup = None
         if self.dedup is not None:
+            self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         assert stream.config.min_isr is not None
         self.terms = terms_of(stream.config.durability, stream.config.min_isr)

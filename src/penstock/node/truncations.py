@@ -2,8 +2,9 @@
 
 Rules: the partition's leader is asked, and refuses what is not committed. What it agrees to goes through the metadata
 before it counts: so it survives the leader, and whoever leads next begins there before it shows anything. The answer
-comes when the log here begins there, too, and says so on the disk. From then on the message ids of what is gone are
-unknown, as they are to the next leader, which reads them from its log: whoever purges a stream loads it anew.
+comes when the log here begins there, too, and says so on the disk. With the metadata the leader forgets the message ids
+of what is gone, whether anybody still waits or not (`Partition.reconfigure`), and the next leader reads none of them in
+its log: after a purge the same messages can be sent again.
 
     asked → measured → proposed → in the image → log_start moved → answered
                └─ dry run: answered
@@ -164,8 +165,6 @@ class Truncations:
             self._outbox.reply(asked.caller, error)
             return
         request = asked.request
-        if not request.is_dry_run and asked.partition.dedup is not None:
-            asked.partition.dedup.forget_below(request.before)
         response = TruncateResponse(
             log_start=Offset(max(request.before, asked.partition.log_start)),
             messages=asked.messages,

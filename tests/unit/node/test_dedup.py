@@ -366,6 +366,20 @@ def test_a_purge_forgets_the_ids_of_what_it_takes_at_once_and_for_good() -> None
     assert heard(after) == [("x", 4, False), ("z", 5, False), ("x", 4, True)]
 
 
+def test_a_purge_for_whose_answer_nobody_waits_forgets_the_ids_too() -> None:
+    broker = with_orders()
+    publish(broker, "x", "r")
+    broker.disk_runs_at_once = False
+    caller = broker.request(TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(1)))
+    broker.node.gone([caller])
+    broker.open_requests.discard(caller)
+    broker.disk_runs_at_once = True
+    broker.settle()
+    assert broker.stream("orders").partitions[0].log_start == 1
+    publish(broker, "x", "again")
+    assert heard(broker)[-1] == ("again", 1, False)
+
+
 def test_a_purge_while_ids_are_read_forgets_them_too() -> None:
     broker = with_orders()
     publish(broker, "x", "r")
