@@ -93,6 +93,7 @@ class History:
     counting_version: int = -1  # of the ISR then
     damaged: set[tuple[int, int]] = field(default_factory=set)  # broker and number of its disk: bytes changed there
     mended: set[tuple[int, int]] = field(default_factory=set)  # of these, that can be read again
+    was_damaged: set[tuple[int, int]] = field(default_factory=set)  # ever: an older copy of the disk has it again
     is_damaged: bool = False  # and nobody else was sure to have them: nothing is promised any more
     is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
     is_deleted: bool = False  # or about to be
@@ -439,7 +440,11 @@ class Checks:
             after_power_loss = broker.broker_id in history.lost_power
             history.lost_power.discard(broker.broker_id)
             self.recovered += 1
-            if partition.is_damaged and (broker.broker_id, broker.disk.number) not in history.damaged:
+            disk = (broker.broker_id, broker.disk.number)
+            if partition.is_damaged and broker.disk.is_older and disk in history.was_damaged:
+                history.damaged.add(disk)  # the copy was taken before that was mended, or given up
+                history.mended.discard(disk)
+            if partition.is_damaged and disk not in history.damaged:
                 raise ViolationError(f"{history.name()} on {broker.name}: damage that nobody made")
             if history.is_damaged:
                 if partition.log_end < history.promised_end:

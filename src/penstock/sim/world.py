@@ -193,8 +193,10 @@ class World:
         if subject is None:
             return  # of a stream that was not opened again
         history = self.checks.of(subject, int(partition))
-        history.damaged.add((broker.broker_id, broker.disk.number))
-        history.mended.discard((broker.broker_id, broker.disk.number))
+        disk = (broker.broker_id, broker.disk.number)
+        history.damaged.add(disk)
+        history.was_damaged.add(disk)
+        history.mended.discard(disk)
         if not self._others_with_all(history, broker):
             history.is_damaged = True
 
