@@ -4,7 +4,7 @@ Rules: it holds the backup if it goes at least as far, and the rows that both ha
 limits have taken since is no longer there, and need not be. Where rows go by themselves (compaction, a time to live,
 rollups), or get other times, checksums differ: there the first row that is left must be the backup's. Where no row is
 left that could be compared, and the stream's limits explain that, a restore would bring nothing that stays: the stream
-is left as it is, and that is said. What somebody has purged, no limit explains.
+is left as it is, and that is said. What somebody has purged, all of it or a part, no limit explains.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def held_of(
         if partition.log_start >= partition.end:
             continue
         begin = max(placer.start, partition.log_start)
+        is_whole = begin == partition.log_start or (begin < partition.end and _loses_rows(there))
+        if not is_whole and not explains(there, folder, partition, placer.start, placer.end, times):
+            return Held.NOTHING
         if begin >= partition.end:
-            if not explains(there, folder, partition, placer.start, placer.end, times):
-                return Held.NOTHING
             expired += 1
         elif _is_empty(client, there, partition, begin, timeout_s):
             expired += 1
