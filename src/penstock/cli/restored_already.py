@@ -4,7 +4,8 @@ Rules: it holds the backup if it goes at least as far, and the rows that both ha
 limits have taken since is no longer there, and need not be. Where rows go by themselves (compaction, a time to live,
 rollups), or get other times, checksums differ: there the first row that is left must be the backup's. Where no row is
 left that could be compared, and the stream's limits explain that, a restore would bring nothing that stays: the stream
-is left as it is, and that is said. What somebody has purged, all of it or a part, no limit explains.
+is left as it is, and that is said. What somebody has purged no limit explains: a stream of which only the end is left
+is told as such, and one of which nothing is left is not taken for this backup.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Held(Enum):
 
     NOTHING = "something else, or not all of it"
     ALL = "all of it, but for what its limits have taken"
+    REST = "the end of it: somebody has purged what came before"
     EXPIRED = "none of it: its limits have taken all"
 
 
@@ -43,6 +45,7 @@ def held_of(
     if there.subject != entry.config.subject or len(there.partitions) != len(entry.partitions):
         return Held.NOTHING
     expired = compared = 0
+    is_purged = False
     for partition in entry.partitions:
         placer = Placer(client, there, partition.partition, timeout=timeout_s)
         if placer.end < partition.end:
@@ -50,10 +53,12 @@ def held_of(
         if partition.log_start >= partition.end:
             continue
         begin = max(placer.start, partition.log_start)
-        is_whole = begin == partition.log_start or (begin < partition.end and _loses_rows(there))
-        if not is_whole and not explains(there, folder, partition, placer.start, placer.end, times):
-            return Held.NOTHING
+        is_explained = begin == partition.log_start or explains(
+            there, folder, partition, placer.start, placer.end, times
+        )
         if begin >= partition.end:
+            if not is_explained:
+                return Held.NOTHING
             expired += 1
         elif _is_empty(client, there, partition, begin, timeout_s):
             expired += 1
@@ -61,6 +66,9 @@ def held_of(
             return Held.NOTHING
         else:
             compared += 1
+            is_purged = is_purged or not (is_explained or _loses_rows(there))
+    if is_purged:
+        return Held.REST
     return Held.EXPIRED if expired and not compared else Held.ALL
 
 
