@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
@@ -82,6 +83,13 @@ class _Judging:
         self._judged(error, self._bounds.clock())
 
 
+class _Waiting(NamedTuple):
+    """An offset of a commit, for which a leader is asked."""
+
+    offset: OffsetCommit
+    judging: _Judging
+
+
 class CommitBounds:
     """Judges the commits that one broker is asked for."""
 
@@ -100,6 +108,7 @@ class CommitBounds:
         self._image = image
         self._find = find
         self._peers = peers
+        self._asked: dict[tuple[BrokerId, PartitionKey], list[_Waiting]] = {}  # leaders, and who came since they were
 
     def judge(self, offsets: Iterable[OffsetCommit], judged: Judged, by: str) -> None:
         """Tell `judged` whether one of them, whose partitions exist, is beyond the end of its log.
@@ -121,9 +130,22 @@ class CommitBounds:
                 return
         judging = _Judging(self, judged, by, len(to_ask) + 1)
         for one, leader in to_ask:
-            request = ListOffsetsRequest(stream_id=one.stream_id, partition=one.partition, at="latest")
-            self._peers.send(leader, request, done=partial(self._answered, one, leader, judging))
+            place = leader, PartitionKey(one.stream_id, one.partition)
+            later = self._asked.get(place)
+            if later is None:
+                self._ask(place, [_Waiting(one, judging)])
+            elif len(later) < limits.COMMITS_DOUBTED_MAX:
+                later.append(_Waiting(one, judging))
+            else:
+                judging.heard(None)
         judging.heard(None)
+
+    def _ask(self, place: tuple[BrokerId, PartitionKey], waiting: list[_Waiting]) -> None:
+        """Ask a leader where one log ends, for all these commits. Those that come meanwhile need a later answer."""
+        leader, (stream_id, partition) = place
+        self._asked[place] = []
+        request = ListOffsetsRequest(stream_id=stream_id, partition=partition, at="latest")
+        self._peers.send(leader, request, done=partial(self._answered, place, waiting))
 
     def is_led(self, refusal: _Refusal) -> bool:
         """Whether the broker whose answer this is leads the partition, in the same epoch."""
@@ -154,17 +176,19 @@ class CommitBounds:
 
     def _answered(
         self,
-        one: OffsetCommit,
-        leader: BrokerId,
-        judging: _Judging,
+        place: tuple[BrokerId, PartitionKey],
+        waiting: list[_Waiting],
         response: Response | RemoteError,
         raw: bytes | memoryview,
     ) -> None:
-        refusal = None
-        if isinstance(response, ListOffsetsResponse):
-            said = response.log_start, response.committed_end
-            refusal = self._refusal(one, (leader, response.leader_epoch), *said)
-        judging.heard(refusal)
+        if later := self._asked.pop(place):
+            self._ask(place, later)
+        for one, judging in waiting:
+            refusal = None
+            if isinstance(response, ListOffsetsResponse):
+                said = response.log_start, response.committed_end
+                refusal = self._refusal(one, (place[0], response.leader_epoch), *said)
+            judging.heard(refusal)
 
     def _refusal(
         self, one: OffsetCommit, leader: tuple[BrokerId, int], log_start: int, committed_end: int

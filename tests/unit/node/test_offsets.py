@@ -26,6 +26,7 @@ from penstock.messages import (
     FetchOffsetsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    ListOffsetsRequest,
     OffsetCommit,
     OffsetsStreamRequest,
     OffsetsStreamResponse,
@@ -37,6 +38,7 @@ from penstock.messages import (
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
 from penstock.node.internal import offsets_config, overdue_alteration
+from penstock.node.step import PeerRequest
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers
 
@@ -523,6 +525,27 @@ def test_the_leader_is_asked_where_another_broker_keeps_the_offsets() -> None:
     error = asked(brokers, first, commit_of(brokers[first], 12, stream=name))
     assert isinstance(error, RemoteError)
     assert (error.code, error.details["committed_end"]) == (ErrorCode.OFFSET_OUT_OF_RANGE, 11)
+
+
+def test_commits_that_come_at_once_ask_the_leader_together() -> None:
+    brokers = three()
+    first, other, name = apart(brokers)
+    assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {}  # they are read
+    brokers.hang(other)
+    commits = [commit_of(brokers[first], 10 + number % 2, stream=name) for number in range(100)]
+    callers = [brokers[first].request(commit) for commit in commits]
+    brokers.run(50)
+
+    def questions() -> int:
+        waiting = (item for _, item in brokers._hung[BrokerId(other)] if isinstance(item, PeerRequest))
+        return sum(isinstance(item.request, ListOffsetsRequest) for item in waiting)
+
+    assert questions() == 1
+    brokers.wake(other)
+    brokers.run(500)
+    answers = [brokers[first].replies[caller].response for caller in callers]
+    assert {type(answer).__name__ for answer in answers[::2]} == {"CommitOffsetsResponse"}
+    assert {type(answer).__name__ for answer in answers[1::2]} == {"RemoteError"}
 
 
 def led_by(brokers: Brokers, first: int) -> str:
