@@ -26,6 +26,7 @@ from penstock.ingest.nats import MessagesSkipped, RepliesUnanswerable
 from penstock.node.step import Answers
 from penstock.vfs.real import RealVfs
 from tests.broker_process import eventually
+from tests.extent import each_change
 from tests.integration.in_process import broker_in_process
 from tests.nats_servers import TIMEOUT_S, RunningNats, listening, publishing, running_nats
 
@@ -280,3 +281,40 @@ async def test_events_of_an_account_whose_name_has_spaces_are_skipped(tmp_path: 
 
         await eventually(are_skipped, "connect and disconnect")
         assert _has_lost_nothing(broker.driver)
+
+
+@each_change
+async def test_what_jetstream_republishes_is_stored_with_what_its_scheduler_says(tmp_path: Path) -> None:
+    """It comes without a reply subject: what was refused would be lost, and nobody would hear of it."""
+    async with (
+        running_nats(tmp_path, f"jetstream {{ store_dir: {json.dumps(str(tmp_path / 'js'))} }}") as server,
+        broker_in_process(RealVfs(tmp_path / "data"), server.url) as broker,
+        await aio.connect(broker.address) as client,
+        _connected(server) as connection,
+    ):
+        await client.create_stream("copies", "copies.>")
+        config = {
+            "name": "SOURCE", "subjects": ["at.>", "source.>"], "retention": "limits", "storage": "file",
+            "num_replicas": 1, "allow_msg_schedules": True, "allow_msg_ttl": True,
+            "republish": {"src": "source.>", "dest": "copies.>"},
+        }  # fmt: skip
+        made = await connection.request("$JS.API.STREAM.CREATE.SOURCE", json.dumps(config).encode())
+        assert "error" not in json.loads(made.data), made.data
+        headers = {"Nats-Schedule": "@at 2020-01-01T00:00:00Z", "Nats-Schedule-Target": "source.planned"}
+        await connection.jetstream().publish("at.one", b"planned", headers=headers)
+
+        async def is_stored() -> bool:
+            return (await client.offsets("copies", "latest")).offset == 1
+
+        await eventually(is_stored, "what the scheduler has published")
+        await connection.jetstream().publish("source.plain", b"plain", headers={"Nats-Msg-Id": "1"})
+
+        async def are_stored() -> bool:
+            return (await client.offsets("copies", "latest")).offset == 2
+
+        await eventually(are_stored, "what a publisher has published")
+        found = {one.value: (one.subject, dict(one.headers or {})) async for one in client.messages("copies")}
+        assert found[b"planned"][0] == "copies.planned"
+        assert found[b"planned"][1].items() >= {"Nats-Scheduler": "at.one", "Nats-Schedule-Next": "purge"}.items()
+        assert found[b"plain"][1].items() >= {"Nats-Stream": "SOURCE", "Nats-Subject": "source.plain"}.items()
+        assert (await client.stream("copies")).partitions[0].dropped == {}
