@@ -57,6 +57,16 @@ def test_a_command_whose_output_goes_nowhere_ends_without_a_traceback(closed: st
     assert (done.returncode, done.stderr) == (code, said)
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("serve", "--print-config")], ids=" ".join)
+def test_a_command_whose_reader_is_gone_ends_without_a_traceback(arguments: tuple[str, ...]) -> None:
+    nobody, output = os.pipe()
+    os.close(nobody)
+    with os.fdopen(output, "wb") as written:
+        command = [sys.executable, "-m", "penstock", *arguments]
+        done = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, timeout=120, check=False)
+    assert done.stderr == b""
+
+
 def test_what_a_terminal_cannot_show_is_escaped() -> None:
     done = run("", "-m", "penstock", "health", "--help", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
