@@ -150,7 +150,7 @@ FOR_ITS_OWNER = ("umask 077", "mkdir -m 700 secrets")
 def test_no_page_has_a_secret_written_into_a_file_that_others_may_read() -> None:
     """Under the usual umask a shell makes a file for everybody to read, and a broker refuses it."""
     found = []
-    for page in sorted((ROOT / "docs").rglob("*.md")):
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]):
         is_private = False
         for block in re.findall(r"^ *```\w*\n(.*?)^ *```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
             for line in block.splitlines():
