@@ -17,7 +17,7 @@ from penstock import aio
 from penstock.cli.app import app
 from penstock.hot.keyhash import partition_of
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 
 
@@ -165,6 +165,7 @@ async def test_all_partitions_are_one_group(client: aio.Client) -> None:
     assert sorted(await taken(client, "orders")) == [1, 2, 3, 4]
 
 
+@each_change
 async def test_offsets_out_of_a_data_frame_are_committed(client: aio.Client) -> None:
     await client.create_stream("orders", "orders")
     await publish(client, "orders", 1, 2, 3)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.failure import ascii_json
+from tests.extent import each_change
 
 OPENS_A_FILE = """
 import json, os, sys
@@ -57,6 +58,7 @@ def test_a_command_whose_output_goes_nowhere_ends_without_a_traceback(closed: st
     assert (done.returncode, done.stderr) == (code, said)
 
 
+@each_change
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("serve", "--print-config")], ids=" ".join)
 def test_a_command_whose_reader_is_gone_ends_without_a_traceback(arguments: tuple[str, ...]) -> None:
     nobody, output = os.pipe()
