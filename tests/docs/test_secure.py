@@ -139,3 +139,22 @@ def test_it_is_linked_where_one_looks() -> None:
         "docs/how-to/cluster.md",
     ):
         assert "secure.md" in (ROOT / page).read_text(encoding="utf-8"), page
+
+
+INTO_A_FILE = re.compile(
+    r"> *\"?(?:[\w./-]*(?:secret|password|credentials|token|keys|creds)|\w+\.nats)[\w./$-]*[\")]*$"
+)
+FOR_ITS_OWNER = ("umask 077", "mkdir -m 700 secrets")
+
+
+def test_no_page_has_a_secret_written_into_a_file_that_others_may_read() -> None:
+    """Under the usual umask a shell makes a file for everybody to read, and a broker refuses it."""
+    found = []
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]):
+        is_private = False
+        for block in re.findall(r"^ *```\w*\n(.*?)^ *```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            for line in block.splitlines():
+                is_private |= any(one in line for one in FOR_ITS_OWNER)
+                if not is_private and INTO_A_FILE.search(line):
+                    found.append(f"{page.name}: {line.strip()}")
+    assert found == []

@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from penstock import Credentials, RemoteError, Unauthenticated, aio
+from penstock import Credentials, MessageNotFound, RemoteError, Unauthenticated, aio
 from penstock.access import Quotas
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError
@@ -20,7 +20,7 @@ from penstock.messages import AuthenticateRequest, AuthenticateResponse, FetchRe
 from penstock.wire import decode_response
 from penstock.wire.bodies import refusal_in
 from tests.broker_process import BrokerProcess, eventually
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.guarded import PASSWORD, guarded_broker, in_cluster, logged_in
 from tests.integration.raw_client import RawClient, raw_client
@@ -66,6 +66,21 @@ async def test_who_is_over_a_rate_waits_and_stores_everything_once(broker) -> No
             assert any("over a rate" in (one.result() or "") or "over its" in (one.result() or "") for one in tries)
         async with await broker.client() as other:  # administrators wait for nobody
             await other.append("orders", rows, timeout=5)
+
+
+@each_change
+async def test_what_a_search_looks_through_counts_against_the_rate_though_nothing_is_found(broker) -> None:
+    rows = [{"subject": "orders.eu", "value": bytes(50_000)} for _ in range(20)]  # some 1 MB
+    async with await broker.client() as admin:
+        await admin.create_stream("orders", "orders.>")
+        await admin.append("orders", rows)
+        rules, quotas = [rule("read", stream="orders")], Quotas(None, 1_024, None)
+        await admin.users.create("bob", password_credential(PASSWORD), rules=rules, quotas=quotas)
+        async with logged_in(broker, Credentials.password("bob", PASSWORD)) as bob:
+            with pytest.raises(MessageNotFound):
+                await bob.last("orders", subject="orders.absent")
+            with pytest.raises(RemoteError, match="user 'bob' is over its fetch rate of 1024 bytes/s"):
+                await bob.last("orders", subject="orders.absent")
 
 
 async def _tried(client: aio.Client, rows: list[dict[str, object]]) -> str | None:

@@ -529,3 +529,25 @@ def test_as_json_a_start_that_fails_says_why_in_the_log(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in ended.stderr.splitlines()]
         assert str(tmp_path) in lines[-1]["message"]
         assert lines[-1]["broker"] == (None if more else 1)
+
+
+@each_change
+@pytest.mark.parametrize(
+    "arguments",
+    [("stream", "list", "--json"), ("stream", "list"), ("status",), ("read", "{stream}", "--format", "raw")],
+    ids=" ".join,
+)
+def test_who_reads_no_further_hears_nothing_of_it(
+    run: Run, broker: ReadyLine, stream: str, arguments: tuple[str, ...]
+) -> None:
+    """As `penstock … | head` ends: also where what is left is written as Python ends."""
+    run("publish", f"{stream}.a", "1")
+    nobody, output = os.pipe()
+    os.close(nobody)
+    with os.fdopen(output, "wb") as written:
+        command = [*PENSTOCK, *(one.format(stream=stream) for one in arguments)]
+        environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
+        done = subprocess.run(
+            command, env=environment, stdout=written, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")

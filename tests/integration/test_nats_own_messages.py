@@ -26,6 +26,7 @@ from penstock.ingest.nats import MessagesSkipped, RepliesUnanswerable
 from penstock.node.step import Answers
 from penstock.vfs.real import RealVfs
 from tests.broker_process import eventually
+from tests.extent import each_change
 from tests.integration.in_process import broker_in_process
 from tests.nats_servers import TIMEOUT_S, RunningNats, listening, publishing, running_nats
 
@@ -229,18 +230,10 @@ async def test_a_reply_subject_with_a_carriage_return_is_not_answered(tmp_path: 
 
 
 async def test_the_longest_subject_of_an_mqtt_client_is_skipped(tmp_path: Path) -> None:
-    config = f"""
-        server_name: one
-        jetstream {{ store_dir: {json.dumps(str(tmp_path / "js"))} }}
-        mqtt {{ host: 127.0.0.1, port: -1 }}
-    """
-    async with running_nats(tmp_path, config) as server, listening(server.url) as one:
+    async with running_nats(tmp_path, _with_mqtt(tmp_path)) as server, listening(server.url) as one:
         one.link.subscribe(1, "m.>")
         await one.link.wait_barrier(5000)
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.mqtt_port)
-        async with asyncio.timeout(TIMEOUT_S):
-            writer.write(_mqtt(0x10, b"\0\4MQTT\4\2\0\0" + _text(b"client")))
-            assert (await reader.readexactly(4))[3] == 0
+        async with asyncio.timeout(TIMEOUT_S), _mqtt_client(server) as (_, writer):
             topics = [b"m/a", b"m/" + b"." * 65_500, b"m/last"]  # each dot becomes two bytes
             for topic in topics:
                 writer.write(_mqtt(0x30, _text(topic) + b"x"))
@@ -248,6 +241,55 @@ async def test_the_longest_subject_of_an_mqtt_client_is_skipped(tmp_path: Path) 
         assert [row[0] for row in one.rows[1]] == [b"m.a", b"m.last"]
         assert [event.count for event in one.events if isinstance(event, MessagesSkipped)] == [1]
         assert not [event for event in one.events if isinstance(event, LinkDown)]
+
+
+@each_change
+async def test_the_puback_of_an_mqtt_client_says_nothing_of_a_stream(tmp_path: Path) -> None:
+    async with (
+        running_nats(tmp_path, _with_mqtt(tmp_path)) as server,
+        broker_in_process(RealVfs(tmp_path / "data"), server.url) as broker,
+        await aio.connect(broker.address) as client,
+        _mqtt_client(server) as (reader, writer),
+    ):
+        await client.create_stream("own", "m.>")
+
+        async def published(number: int) -> None:
+            identifier = struct.pack(">H", number)
+            writer.write(_mqtt(0x32, _text(b"m/a") + identifier + b"%d" % number))  # quality of service 1
+            async with asyncio.timeout(TIMEOUT_S):
+                assert await reader.readexactly(4) == _mqtt(0x40, identifier)
+
+        async def stored(count: int) -> None:
+            async def are_there() -> bool:
+                return (await client.offsets("own", "latest")).offset == count
+
+            await eventually(are_there, f"{count} messages are stored")
+
+        await published(1)
+        await stored(1)
+        await client.pause_stream("own")
+        await published(2)
+        await client.resume_stream("own")
+        await published(3)
+        await stored(2)
+        assert [(one.subject, one.value) async for one in client.messages("own")] == [("m.a", b"1"), ("m.a", b"3")]
+
+
+def _with_mqtt(folder: Path) -> str:
+    store = f"jetstream {{ store_dir: {json.dumps(str(folder / 'js'))} }}"
+    return f"server_name: one\n{store}\nmqtt {{ host: 127.0.0.1, port: -1 }}\n"
+
+
+@asynccontextmanager
+async def _mqtt_client(server: RunningNats) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """One that is connected."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.mqtt_port)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            writer.write(_mqtt(0x10, b"\0\4MQTT\4\2\0\0" + _text(b"client")))
+            assert (await reader.readexactly(4))[3] == 0
+        yield reader, writer
+    finally:
         writer.close()
         await writer.wait_closed()
 
@@ -280,3 +322,40 @@ async def test_events_of_an_account_whose_name_has_spaces_are_skipped(tmp_path: 
 
         await eventually(are_skipped, "connect and disconnect")
         assert _has_lost_nothing(broker.driver)
+
+
+@each_change
+async def test_what_jetstream_republishes_is_stored_with_what_its_scheduler_says(tmp_path: Path) -> None:
+    """It comes without a reply subject: what was refused would be lost, and nobody would hear of it."""
+    async with (
+        running_nats(tmp_path, f"jetstream {{ store_dir: {json.dumps(str(tmp_path / 'js'))} }}") as server,
+        broker_in_process(RealVfs(tmp_path / "data"), server.url) as broker,
+        await aio.connect(broker.address) as client,
+        _connected(server) as connection,
+    ):
+        await client.create_stream("copies", "copies.>")
+        config = {
+            "name": "SOURCE", "subjects": ["at.>", "source.>"], "retention": "limits", "storage": "file",
+            "num_replicas": 1, "allow_msg_schedules": True, "allow_msg_ttl": True,
+            "republish": {"src": "source.>", "dest": "copies.>"},
+        }  # fmt: skip
+        made = await connection.request("$JS.API.STREAM.CREATE.SOURCE", json.dumps(config).encode())
+        assert "error" not in json.loads(made.data), made.data
+        headers = {"Nats-Schedule": "@at 2020-01-01T00:00:00Z", "Nats-Schedule-Target": "source.planned"}
+        await connection.jetstream().publish("at.one", b"planned", headers=headers)
+
+        async def is_stored() -> bool:
+            return (await client.offsets("copies", "latest")).offset == 1
+
+        await eventually(is_stored, "what the scheduler has published")
+        await connection.jetstream().publish("source.plain", b"plain", headers={"Nats-Msg-Id": "1"})
+
+        async def are_stored() -> bool:
+            return (await client.offsets("copies", "latest")).offset == 2
+
+        await eventually(are_stored, "what a publisher has published")
+        found = {one.value: (one.subject, dict(one.headers or {})) async for one in client.messages("copies")}
+        assert found[b"planned"][0] == "copies.planned"
+        assert found[b"planned"][1].items() >= {"Nats-Scheduler": "at.one", "Nats-Schedule-Next": "purge"}.items()
+        assert found[b"plain"][1].items() >= {"Nats-Stream": "SOURCE", "Nats-Subject": "source.plain"}.items()
+        assert (await client.stream("copies")).partitions[0].dropped == {}

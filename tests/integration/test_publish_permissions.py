@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import nats
 import pytest
 
 import penstock
 from penstock import aio
-from tests.broker_process import BrokerProcess, NatsProcess, running_broker, running_nats
+from tests.broker_process import BrokerProcess, NatsProcess, eventually, running_broker, running_nats
 from tests.cli_process import command
 from tests.extent import needs_time
+from tests.integration.publishers import connected_to
+
+TIMEOUT_S = 60
 
 CONFIG = """
 accounts { APP { users = [
@@ -125,3 +129,57 @@ async def test_a_subject_on_which_one_may_not_publish_is_told_at_once(
         with pytest.raises(penstock.Unavailable, match=r"publish on 'orders\.us'"):
             await publisher.flush()
         await publisher.flush()
+
+
+ACCOUNTS = """
+accounts {
+  APP {
+    users: [ { user: penstock, password: p, permissions: { subscribe: ["orders.>", "feed.>"], %s } } ]
+    exports: [ {service: "orders.>"} ]
+    imports: [ {stream: {account: SHOP, subject: "feed.>"}} ]
+  }
+  SHOP {
+    users: [ { user: shop, password: s } ]
+    exports: [ {stream: "feed.>"} ]
+    imports: [ {service: {account: APP, subject: "orders.>"}} ]
+  }
+}
+"""
+
+
+@needs_time
+@pytest.mark.parametrize(
+    ("allowed", "is_acked"),
+    [
+        ('publish: ["_INBOX.>"]', False),
+        ('publish: ["_INBOX.>", "_R_.>"]', True),
+        ('publish: ["$PENSTOCK.doctor.>"], allow_responses: { max: 1, expires: "2m" }', True),
+    ],
+    ids=["inboxes", "replies of imports", "responses"],
+)
+async def test_publishers_of_another_account_are_acked_as_the_page_says(
+    tmp_path: Path, allowed: str, is_acked: bool
+) -> None:
+    """What they publish is stored in any case, where the brokers' account imports it, or exports it as a service."""
+    user = ("--nats-user", "penstock", "--nats-password", "p")
+    with (
+        running_nats(tmp_path / "nats", ACCOUNTS % allowed) as server,
+        running_broker(tmp_path / "data", *user, nats=server.url) as broker,
+    ):
+        async with await broker.client() as client, connected_to(url_of(server, "shop:s")) as shop:
+            for name in ("orders", "feed"):
+                await client.create_stream(name, f"{name}.>")
+            publishing = shop.jetstream().publish("orders.eu", b"1", timeout=TIMEOUT_S if is_acked else 0.5)
+            if is_acked:
+                assert (await publishing).stream == "orders"
+            else:
+                with pytest.raises(nats.errors.TimeoutError):
+                    await publishing
+            await shop.publish("feed.eu", b"2")
+
+            async def are_stored() -> bool:
+                ends = [(await client.offsets(name, "latest")).offset for name in ("orders", "feed")]
+                return ends == [1, 1]
+
+            await eventually(are_stored, "what another account publishes")
+            assert [one.subject async for one in client.messages("feed")] == ["feed.eu"]

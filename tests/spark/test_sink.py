@@ -115,6 +115,8 @@ def test_what_a_stream_cannot_hold_is_refused_before_anything_is_written(
             write(rows.selectExpr(*select.split(", ")), broker, stream="refused")
     with pytest.raises(PySparkException, match="never overwritten"):
         rows.selectExpr("'v' as value").write.format("penstock").option("stream", "refused").mode("overwrite").save()
+    with pytest.raises(PySparkException, match='use either the "Append"'):  # Spark's own words about its default
+        rows.selectExpr("'v' as value").write.format("penstock").option("stream", "refused").save()
     assert client.offsets("refused", "latest").offset == 0
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
+from penstock.base.errors import ConfigError
 from penstock.spark.batch import Task
 from penstock.spark.options import source_options
 from penstock.spark.places import LOG_STARTS, Positions
@@ -256,6 +257,36 @@ def test_each_query_has_a_group_of_its_own_which_its_checkpoint_keeps(
     assert groups_of(client) == {mine: 6, other: 3, "of-mine": 3}
     committed(named)  # as a checkpoint of an earlier version: without a group
     assert groups_of(client) == {mine: 6, other: 3, "of-mine": 3, "spark": 6}
+
+
+def test_what_a_checkpoint_holds_says_where_another_query_begins(
+    client: penstock.Client, broker: BrokerProcess
+) -> None:
+    given = {"servers": broker.client_address, "stream": "noted"}
+
+    def begins(**options: str) -> Positions:
+        return Positions.of_json(StreamReader(source_options(given | options), ("offset",)).initialOffset())
+
+    filled(client, "noted", 10, partitions=2)
+    reader = StreamReader(source_options(given | {"startingOffsets": "earliest"}), ("offset",))
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(7))
+    noted = json.dumps(end)
+    found = begins(startingOffsets=noted)
+    assert {key: place.offset for key, place in found.positions.items()} == {
+        key: place.offset for key, place in Positions.of_json(end).positions.items()
+    }
+    assert sum(place.offset for place in found.positions.values()) == 7
+    told = json.dumps(reader.reportLatestOffset())  # as the progress of a query shows it
+    assert sum(place.offset for place in begins(startingOffsets=told).positions.values()) == 20
+    foreign = json.dumps({"noted": {**end["noted"], "cluster": "another"}})
+    with pytest.raises(
+        ConfigError, match="startingOffsets, endingOffsets: they are of another cluster, another; these"
+    ):
+        begins(startingOffsets=foreign)
+    client.delete_stream("noted")
+    filled(client, "noted", 10, partitions=2)
+    with pytest.raises(ConfigError, match="they are of stream noted as it was before it was deleted and made anew"):
+        begins(startingOffsets=noted)
 
 
 @needs_time

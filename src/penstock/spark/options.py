@@ -23,7 +23,7 @@ from penstock.client.credentials import FILE_VARIABLE, TOKEN_VARIABLE
 from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
 from penstock.spark.brokers import Servers
 from penstock.spark.columns import COLUMNS, default_columns, known_column
-from penstock.spark.places import Earliest, Latest, Moment, Offsets, Where
+from penstock.spark.places import Earliest, Latest, Moment, Offsets, Positions, Where
 from penstock.spark.where import EVERYWHERE, Bounds, bounds_of, moment_of
 
 T = TypeVar("T")
@@ -72,7 +72,8 @@ SOURCE_OPTIONS = (
     Option(
         "startingOffsets", "earliest; of a stream query: latest",
         '`earliest`, `latest`, or JSON as `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest; '
-        "partitions that it does not name: as if nothing were given",
+        "partitions that it does not name: as if nothing were given. What a checkpoint, or the progress of "
+        "a query, holds is taken as well",
     ),
     Option("endingOffsets", "latest", "the same, for the end of a batch"),
     Option(
@@ -384,12 +385,28 @@ def _offsets(text: str) -> Where:
         return Earliest()
     if text.lower() == "latest":
         return Latest()
+    if (noted := _noted(text)) is not None:
+        each: dict[str, dict[int, int]] = {}
+        for key, place in noted.positions.items():
+            each.setdefault(key.stream, {})[key.partition] = place.offset
+        return Offsets(each, noted)
     found = _numbers(text)
     for stream, numbers in found.items():
         for number, offset in numbers.items():
             if offset < -2:
                 raise ValueError(f"the offset {offset} of {stream}, partition {number}, is negative")
     return Offsets(found)
+
+
+def _noted(text: str) -> Positions | None:
+    """What a checkpoint, or the progress of a query, says of this source; None: it is not of that form."""
+    found = _json(text)
+    if not found or not all(isinstance(one, dict) and {"id", "offsets"} <= one.keys() for one in found.values()):
+        return None
+    try:
+        return Positions.of_json(found)
+    except ConfigError:
+        raise ValueError(f"{text!r} is not what a checkpoint of this source holds") from None
 
 
 def _numbers(text: str) -> dict[str, dict[int, int]]:

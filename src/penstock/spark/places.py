@@ -42,6 +42,7 @@ class Offsets:
     """An offset for each partition of each stream; -2 and -1 are the earliest and the latest."""
 
     offsets: Mapping[str, Mapping[int, int]]
+    noted: Positions | None = None  # those of a checkpoint, which also says of which streams they are
 
 
 @dataclass(frozen=True)

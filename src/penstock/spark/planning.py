@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from penstock.access import Operation
 from penstock.base.errors import ConfigError, PenstockError
+from penstock.base.ids import are_different_clusters
 from penstock.base.subjects import overlap
 from penstock.client.blocking import Client
 from penstock.client.errors import NotAuthorized, StreamNotFound
@@ -33,6 +34,7 @@ from penstock.spark.places import (
     Moment,
     Offsets,
     Position,
+    Positions,
     Where,
 )
 
@@ -131,7 +133,23 @@ def find(
     if unknown := sorted({Key(name, number) for name, one in named.items() for number in one} - set(chosen.keys)):
         text = f"{unknown[0].stream}, partition {unknown[0].partition}, is not among what is read"
         raise ConfigError([f"startingOffsets, endingOffsets: {text}"])
+    if isinstance(where, Offsets) and where.noted is not None:
+        _check_noted(client, chosen, where.noted, options.timeout_s)
     return {key: _find_one(client, chosen.streams[key.stream], key, where, options, otherwise) for key in chosen.keys}
+
+
+def _check_noted(client: Client, chosen: Chosen, noted: Positions, timeout_s: float) -> None:
+    """ConfigError: offsets of a checkpoint are of another cluster, or of another stream of the same name."""
+    now = client.cluster_id(timeout=timeout_s)
+    mistakes = [
+        f"they are of stream {name} as it was before it was deleted and made anew"
+        for name, stream_id in noted.stream_ids.items()
+        if name in chosen.streams and int(chosen.streams[name].stream_id) != stream_id
+    ]
+    if are_different_clusters(noted.cluster, now):
+        mistakes = [f"they are of another cluster, {noted.cluster}; these brokers are {now}"]
+    if mistakes:
+        raise ConfigError([f"startingOffsets, endingOffsets: {one}" for one in mistakes])
 
 
 def _find_one(

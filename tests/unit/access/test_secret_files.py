@@ -10,7 +10,8 @@ import pytest
 from penstock.access.secret_files import is_open_to_others, open_to_others
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config import BrokerConfig, load, to_toml
-from penstock.broker.exposed_secrets import OF_SECRETS
+from penstock.broker.exposed_secrets import OF_SECRETS, exposed_secrets
+from penstock.broker.given import Given
 from penstock.broker.handed import Handed, decode, encode
 from penstock.broker.settings import SETTINGS
 from penstock.cli.nats_options import login_of
@@ -101,6 +102,17 @@ def test_a_secret_on_the_command_line_is_warned_of() -> None:
     assert url.startswith("--nats: everybody on this machine can read the password in its URL")
     assert "pw" not in password.replace("password", "")
     assert "me:pw" not in url
+
+
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.secret])
+def test_so_is_every_other_one(name: str) -> None:
+    secret = SETTINGS[name]
+    told: list[str] = []
+    (warning,) = exposed_secrets({name: Given(SECRET, secret.flag)}, told)
+    assert warning.startswith(f"{secret.flag}: everybody on this machine can read it in the list of processes")
+    assert (f"{name}_file" in SETTINGS, f"give {secret.flag}-file FILE" in warning) == (True, True)
+    assert SECRET not in warning
+    assert (exposed_secrets({name: Given(SECRET, secret.variable)}, told), told) == ((), [])
 
 
 def test_a_client_refuses_credentials_that_others_may_read(tmp_path: Path) -> None:

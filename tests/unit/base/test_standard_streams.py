@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.failure import ascii_json
+from tests.extent import each_change
 
 OPENS_A_FILE = """
 import json, os, sys
@@ -55,6 +56,17 @@ def test_no_file_gets_the_descriptor_of_a_standard_stream(tmp_path: Path, closed
 def test_a_command_whose_output_goes_nowhere_ends_without_a_traceback(closed: str, code: int, said: bytes) -> None:
     done = run(closed, "-m", "penstock", "health", "--help")
     assert (done.returncode, done.stderr) == (code, said)
+
+
+@each_change
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("serve", "--print-config")], ids=" ".join)
+def test_a_command_whose_reader_is_gone_ends_without_a_traceback(arguments: tuple[str, ...]) -> None:
+    nobody, output = os.pipe()
+    os.close(nobody)
+    with os.fdopen(output, "wb") as written:
+        command = [sys.executable, "-m", "penstock", *arguments]
+        done = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, timeout=120, check=False)
+    assert done.stderr == b""
 
 
 def test_what_a_terminal_cannot_show_is_escaped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ from penstock.batch.codec import read_header
 from penstock.cli.backup_files import (
     File,
     FileWriter,
+    Manifest,
     PartitionBackup,
     StreamBackup,
     check_file,
@@ -22,6 +24,9 @@ from penstock.cli.backup_files import (
     private_folder,
     read_manifest,
 )
+from penstock.cli.backup_users import read_users, write_users
+from penstock.messages import UserExport
+from tests.folders import without_folders
 from tests.unit.client.test_reading import batch
 
 
@@ -100,3 +105,22 @@ def test_batches_that_do_not_follow_on_each_other_are_no_backup(tmp_path: Path) 
     with pytest.raises(OperationalError, match=r"offset 5 came where 4 was to come: .* run the backup again"):
         writer.add(read_header(data), data)
     writer.drop()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_backup_may_lie_where_folders_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As on CIFS, 9p and some of FUSE, where backups often are: its rows, its users and its manifest."""
+    monkeypatch.setattr(os, "fsync", without_folders(number))
+    stream = StreamBackup("a", 7, StreamConfig(name="a", subject="a"))
+    writer = FileWriter(tmp_path, stream, 0, 0)
+    data = batch(0, 2)
+    writer.add(read_header(data), data)
+    file = writer.finish()
+    stream.partitions.append(PartitionBackup(0, end=2, files=[file]))
+    write_users(tmp_path, Manifest(streams=[stream]), [UserExport(name="ann", created_us=1)], "2026-11-28")
+    found = read_manifest(tmp_path)
+    check_file(tmp_path, found.streams[0].partitions[0], file)
+    assert found.access is not None
+    assert [one.name for one in read_users(tmp_path, found.access)] == ["ann"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.nats_logins import nats_urls, shown_url
+from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.client.nats_login import nats_login
 
 
@@ -17,6 +18,14 @@ def test_a_login_leaves_the_url_and_is_decoded() -> None:
     )
     assert nats_login(["tls://t%3Aok@h"], {}) == (["tls://h"], {"token": "t:ok"})
     assert nats_login(["h:1"], {}) == (["h:1"], {})
+
+
+@pytest.mark.parametrize("password", ["p#s", "p/s", "p?s", "p@ss", "p+s", "100%", "pass word", "paß", "p:s", ""])
+def test_a_password_that_is_not_encoded_is_what_a_broker_takes_it_for(password: str) -> None:
+    url = f"nats://u:{password}@h:1"
+    (server,) = parse_nats_urls(url)
+    assert nats_login([url], {}) == (["nats://h:1"], {"user": server.user, "password": server.password})
+    assert server.password == password
 
 
 @pytest.mark.parametrize(

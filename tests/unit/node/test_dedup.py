@@ -13,6 +13,7 @@ from penstock.messages import (
     AlterStreamResponse,
     AppendResponse,
     CreateStreamResponse,
+    DeleteStreamResponse,
     TruncateRequest,
     TruncateResponse,
 )
@@ -397,6 +398,18 @@ def test_a_purge_while_ids_are_read_forgets_them_too() -> None:
     broker.disk_runs_at_once = True
     broker.settle()
     assert heard(broker) == [("r1", 1, False)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_stream_that_is_made_again_knows_no_id_of_the_one_before(restarts: bool) -> None:
+    broker = with_orders()
+    publish(broker, "x", "first")
+    broker.answer(broker.delete("orders"), DeleteStreamResponse)
+    broker.answer(broker.create("orders"), CreateStreamResponse)
+    broker = broker.crash().start() if restarts else broker
+    publish(broker, "x", "anew")
+    publish(broker, "x", "again")
+    assert heard(broker)[-2:] == [("anew", 0, False), ("again", 0, True)]
 
 
 def test_after_a_purge_the_last_message_has_no_id() -> None:

@@ -143,6 +143,8 @@ def test_options_of_kafka_mean_what_they_mean_there() -> None:
         ({"stream": "a", "startingOffset": "latest"}, "startingoffset: there is no such option; did you mean"),
         ({"stream": "a", "startingOffsets": '{"a": {"0": -3}}'}, "the offset -3 of a, partition 0, is negative"),
         ({"stream": "a", "startingOffsets": "[]"}, "startingOffsets"),
+        ({"stream": "a", "startingOffsets": '{"a": {"id": 7, "offsets": {"x": 1}}}'}, "is not what a checkpoint"),
+        ({"stream": "a", "startingOffsets": '{"a": {"id": 7, "offsets": {"0": 1}}, "b": {"0": 1}}'}, 'as {"orders"'),
         ({"stream": "a", "startingOffsets": "earliest", "startingTimestamp": "1"}, "startingOffsets is given, too"),
         ({"stream": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "it is more than"),
         ({"stream": "a", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
+import warnings
 from importlib import import_module, metadata
 from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from penstock.base.errors import OperationalError
 from penstock.spark.source import DefaultSource
@@ -47,6 +50,17 @@ def test_an_old_pyarrow_is_refused() -> None:
 def test_the_bounds_are_those_that_pip_is_told() -> None:
     assert SPARK["pyspark"] == f"pyspark>={'.'.join(map(str, PYSPARK_OLDEST))},<{PYSPARK_BEYOND[0]}"
     assert f"pyarrow>={PYARROW_OLDEST[0]}" in PROJECT["dependencies"]
+
+
+def test_the_extra_brings_a_pandas_of_which_pyspark_does_not_warn() -> None:
+    """PySpark names no upper bound, and warns of a newer one in a newcomer's first steps."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        require_minimum_pandas_version()
+    assert [str(one.message) for one in told] == []
+    warns_from = re.search(r'>= LooseVersion\("(\d+)[.\d]*"\)', inspect.getsource(require_minimum_pandas_version))
+    assert warns_from is not None
+    assert SPARK["pandas"].endswith(f",<{warns_from[1]}")
 
 
 def test_the_extra_brings_what_transform_with_state_imports() -> None:
