@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -94,6 +95,43 @@ async def test_a_publish_is_acked_with_key_headers_and_tombstones_where_they_bel
         {"Penstock-Ack": "leader"},
         None,
     ]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
+async def test_an_infinite_time_out_waits_for_the_ack_as_long_as_it_takes(
+    broker: FakeBroker, leader: Leader, client: aio.Client, timeout: float, retries: int
+) -> None:
+    broker.create("orders", "orders")
+    await leader.stores("orders", "orders")
+    ack = await client.publish("orders", b"1", timeout=timeout, retries=retries)
+    assert (ack.stream, ack.offset) == ("orders", 0)
+    assert (await client.publish_to_all("orders", b"2", timeout=timeout))["orders"].offset == 1
+    await client.publish("orders", b"3", ack="none", timeout=timeout)
+    await client.publish_nowait("orders", b"4", timeout=timeout, retries=retries)
+    await client.flush(timeout=timeout)
+    assert [message.data for message in leader.got] == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(("timeout", "kind"), [(None, TypeError), ("5", TypeError), (float("nan"), ValueError)])
+async def test_a_time_out_that_is_none_is_refused_and_nothing_is_sent(
+    broker: FakeBroker, leader: Leader, client: aio.Client, timeout: Any, kind: type[Exception]
+) -> None:
+    broker.create("orders", "orders")
+    await leader.stores("orders", "orders")
+    await client.publish("orders", b"1")
+    for call in (
+        client.publish("orders", b"2", timeout=timeout),
+        client.publish("orders", b"2", timeout=timeout, retries=2),
+        client.publish("orders", b"2", timeout=timeout, ack="none"),
+        client.publish_nowait("orders", b"2", timeout=timeout),
+        client.publish_to_all("orders", b"2", timeout=timeout),
+        client.flush(timeout=timeout),
+    ):
+        with pytest.raises(kind, match="timeout is"):
+            await call
+    await client.publish("orders", b"3")
+    assert [message.data for message in leader.got] == [b"1", b"3"]
 
 
 async def test_further_fields_of_an_ack_are_told(leader: Leader, client: aio.Client) -> None:

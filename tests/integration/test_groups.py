@@ -6,7 +6,9 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -161,6 +163,23 @@ async def test_all_partitions_are_one_group(client: aio.Client) -> None:
     assert await taken(client, "orders") == [2]
     await client.groups.reset("billing", "orders", "earliest")
     assert sorted(await taken(client, "orders")) == [1, 2, 3, 4]
+
+
+async def test_offsets_out_of_a_data_frame_are_committed(client: aio.Client) -> None:
+    await client.create_stream("orders", "orders")
+    await publish(client, "orders", 1, 2, 3)
+    offset: Any = (await client.to_pandas("orders"))["offset"].iloc[-1]
+    partition: Any = np.int32(0)
+    assert offset.dtype == "int64"
+    async with client.consumer("orders", "billing") as consumer:
+        await anext(consumer)
+        await consumer.commit({partition: offset})
+    assert await taken(client, "orders") == [3]
+    await client.groups.commit("billing", "orders", {partition: offset - 1})
+    assert await taken(client, "orders") == [2, 3]
+    await client.groups.reset("billing", "orders", offset)
+    assert await taken(client, "orders") == [3]
+    assert await taken(client, "orders", "new", start=offset) == [3]
 
 
 async def test_what_retention_has_overtaken_is_told(client: aio.Client) -> None:

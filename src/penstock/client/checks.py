@@ -30,6 +30,7 @@ COLUMNS = ("offset", "timestamp", "subject", "key", "value", "headers")
 
 def stream_config(fields: dict[str, Any]) -> StreamConfig:
     """A config from its fields; InvalidConfig lists every mistake."""
+    fields = field_values(fields)
     mistakes = _field_mistakes(fields)
     if not mistakes:
         config = msgspec.convert(fields, StreamConfig)
@@ -37,6 +38,18 @@ def stream_config(fields: dict[str, Any]) -> StreamConfig:
     if mistakes:
         raise InvalidConfig(ErrorCode.INVALID_CONFIG, "\n".join(mistakes), mistakes=mistakes)
     return config
+
+
+def field_values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a config whose integers, numpy's included, are ints; anything else comes back as it is."""
+    return {name: _as_int(value) for name, value in fields.items()}
+
+
+def _as_int(value: Any) -> Any:
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    return value
 
 
 def _field_mistakes(fields: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from penstock.base import limits
 from penstock.client import blocking
 from penstock.client.checks import place_of, seconds_of
 from penstock.client.columns import to_table
+from penstock.client.errors import InvalidConfig
 from penstock.messages import CreateStreamRequest, GetRequest, ListOffsetsRequest
 from tests.fake_broker import FakeBroker, columns
 
@@ -73,6 +74,15 @@ async def test_offsets_out_of_a_data_frame_are_offsets(broker: FakeBroker, clien
     assert asked
     await client.offsets("a", np.datetime64(MOMENT.replace(tzinfo=None)))
     assert broker.requests[-1].at == round(MOMENT.timestamp() * 1_000_000)  # type: ignore[attr-defined]
+
+
+async def test_numbers_of_a_config_are_numbers(broker: FakeBroker, client: aio.Client) -> None:
+    made = await client.create_stream("new", "new", partitions=np.int64(1), max_age_ms=np.uint32(60_000))
+    assert (made.config.max_age_ms, type(made.config.max_age_ms)) == (60_000, int)
+    altered = await client.alter_stream("new", max_messages=np.int64(5), max_age_ms=None)
+    assert (altered.config.max_messages, altered.config.max_age_ms) == (5, None)
+    with pytest.raises(InvalidConfig, match="max_messages: expected `int \\| null`, got `bool`"):
+        await client.create_stream("another", "another", max_messages=True)
 
 
 @pytest.mark.parametrize("offset", [True, 1.5, "7", None])
