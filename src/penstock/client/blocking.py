@@ -32,6 +32,7 @@ from penstock.client.credentials import Given
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.known_producers import KnownProducer
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.open_clients import OPEN_CLIENTS
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read_from import ReadFrom, Which
@@ -91,7 +92,7 @@ def connect(
     return Client(client, thread)
 
 
-class Client:
+class Client(OfThisProcess):
     """A connection to Penstock, as `connect` makes it. See the module; `close` it, or use it in `with`."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:

@@ -28,7 +28,7 @@ from penstock.client.awaiting import (
     nobody_listens,
     nobody_stores,
 )
-from penstock.client.checks import seconds_of
+from penstock.client.checks import seconds_of, whole_number
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.nats_login import nats_login
 from penstock.client.publish_format import Value, payload
@@ -103,7 +103,7 @@ class Publisher:
 
         What a leader refuses because its key moves, or has moved, is sent again; `reroute` says where to then.
         """
-        if not 0 <= retries <= limits.PUBLISH_RETRIES_MAX:
+        if not 0 <= (retries := whole_number("number of retries", retries)) <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
