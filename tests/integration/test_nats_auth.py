@@ -20,7 +20,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from nats.aio.client import Client as NatsClient
 
 from penstock.base.errors import ConfigError
 from penstock.broker.nats_attempt import LinkTiming
@@ -28,6 +27,7 @@ from penstock.broker.nats_credentials import Credentials, TlsFiles
 from penstock.broker.nats_link import ConnectFailed, LinkUp
 from penstock.cli.nats_options import login_of, urls_of
 from penstock.client.errors import Unavailable
+from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import Publisher, first_connection
 from penstock.ingest.connect import ErrorKind
 from penstock.node.step import Answers
@@ -136,7 +136,7 @@ async def test_credentials_file(tmp_path: Path) -> None:
 
 async def _publishes(*urls: str, **options: Any) -> None:
     """As the client does, and each command that speaks NATS."""
-    connection = NatsClient()
+    connection = StrictNatsClient()
     try:
         await first_connection(connection, urls, error_cb=None, allow_reconnect=False, **options)
         await connection.publish("a", b"hi")
@@ -281,7 +281,7 @@ async def test_clients_connect_where_the_server_waits_for_either(
 ) -> None:
     trusted = ssl.create_default_context(cafile=certificates.ca)
     async with running_nats(tmp_path, certificates.config(f"handshake_first: {handshake_first}")) as server:
-        connection = NatsClient()
+        connection = StrictNatsClient()
         options: dict[str, Any] = {"tls": trusted, "reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
         await first_connection(connection, [f"tls://127.0.0.1:{server.port}"], error_cb=None, **options)
         await connection.flush()

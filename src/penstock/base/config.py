@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
@@ -184,15 +185,23 @@ ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability",
 """Those of them that a sealed stream can still change: who leads or copies it, not what it holds."""
 
 
+_PYTHONS = {"null": "None", "array": "list", "object": "dict"}
+_NAMED = re.compile("`[^`]*`")  # so msgspec names types
+
+
 def field_type_mistake(name: str, value: object) -> str | None:
     """What is wrong with a value of a field that there is, if it is of another type, or none of its choices."""
     field_type = get_type_hints(StreamConfig)[name]
     try:
         msgspec.convert(value, field_type)
     except msgspec.ValidationError as error:
-        text = str(error)
+        text = _NAMED.sub(_in_python, str(error))
         return f"{name}: {_choices(field_type) or text[:1].lower() + text[1:]}"
     return None
+
+
+def _in_python(found: re.Match[str]) -> str:
+    return re.sub(r"\w+", lambda word: _PYTHONS.get(word[0], word[0]), found[0])
 
 
 def _choices(field_type: Any) -> str:

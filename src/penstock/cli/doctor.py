@@ -13,6 +13,7 @@ import typer
 from penstock import __version__
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly
+from penstock.cli.nats_options import NatsTlsCa, NatsTlsCert, NatsTlsKey
 from penstock.cli.options import CONNECTION_PANEL, DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
 if TYPE_CHECKING:
@@ -53,25 +54,6 @@ _Nats = Annotated[
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
-_NatsCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--nats-tls-ca",
-        metavar="FILE",
-        help="Certificates (PEM) that NATS is checked against.",
-        rich_help_panel=CONNECTION_PANEL,
-    ),
-]
-_NatsCert = Annotated[
-    Path | None,
-    typer.Option(
-        "--nats-tls-cert", metavar="FILE", help="Our certificate (PEM) for NATS.", rich_help_panel=CONNECTION_PANEL
-    ),
-]
-_NatsKey = Annotated[
-    Path | None,
-    typer.Option("--nats-tls-key", metavar="FILE", help="Its key (PEM).", rich_help_panel=CONNECTION_PANEL),
-]
 
 
 @clearly
@@ -89,9 +71,9 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also after a warning.")] = False,
     as_json: Json = False,
     nats: _Nats = None,
-    nats_tls_ca: _NatsCa = None,
-    nats_tls_cert: _NatsCert = None,
-    nats_tls_key: _NatsKey = None,
+    nats_tls_ca: NatsTlsCa = None,
+    nats_tls_cert: NatsTlsCert = None,
+    nats_tls_key: NatsTlsKey = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,

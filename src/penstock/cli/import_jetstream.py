@@ -16,7 +16,16 @@ from penstock.cli.confirming import confirm
 from penstock.cli.cut_over import check_is_heard
 from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.names import jetstream_name
-from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
+from penstock.cli.nats_options import (
+    NatsCreds,
+    NatsTlsCa,
+    NatsTlsCert,
+    NatsTlsKey,
+    login_of,
+    nats_option,
+    tls_of,
+    urls_of,
+)
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -101,6 +110,9 @@ def import_stream(
         str | None, nats_option("Where JetStream is.  Default: the nats-server that the broker names.")
     ] = None,
     nats_creds: NatsCreds = None,
+    nats_tls_ca: NatsTlsCa = None,
+    nats_tls_cert: NatsTlsCert = None,
+    nats_tls_key: NatsTlsKey = None,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
@@ -121,7 +133,7 @@ def import_stream(
     --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the stream here is resumed.
     Publishers that wait for acks and try again lose nothing. Without it, `penstock stream resume` is the last step.
     """
-    urls, options = urls_of(nats), login_of(nats_creds)
+    urls, options = urls_of(nats), login_of(nats_creds) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
     course = _Course()
     with (
         course.told(),

@@ -25,7 +25,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from penstock.base import limits
@@ -34,6 +33,7 @@ from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import matches, subject_mistake
 from penstock.cli.jetstream_config import ORIGIN
 from penstock.client.errors import Unavailable
+from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import first_connection, not_connected
 from penstock.client.values import TOMBSTONE_HEADER, Headers, microseconds_of
 
@@ -221,7 +221,7 @@ def _honoured(headers: bytes, value: bytes) -> tuple[bytes | None, bytes | None]
     return key or None, None if is_tombstone else value
 
 
-class _RawClient(Client):
+class _RawClient(StrictNatsClient):
     """nats-py, with the messages of one subscription handed over as they came."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`--nats` and `--nats-creds` of commands that speak NATS themselves: where, and as whom.
+"""`--nats`, `--nats-creds` and `--nats-tls-…` of commands that speak NATS themselves: where, as whom, with which files.
 
 A password in a URL stands in the list of processes, and in the shell's history; so a file can hold any way to log in.
 """
@@ -24,6 +24,25 @@ NatsCreds = Annotated[
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
+NatsTlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--nats-tls-ca",
+        metavar="FILE",
+        help="Certificates (PEM) that NATS is checked against.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
+NatsTlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--nats-tls-cert", metavar="FILE", help="Our certificate (PEM) for NATS.", rich_help_panel=CONNECTION_PANEL
+    ),
+]
+NatsTlsKey = Annotated[
+    Path | None,
+    typer.Option("--nats-tls-key", metavar="FILE", help="Its key (PEM).", rich_help_panel=CONNECTION_PANEL),
+]
 
 
 def nats_option(meaning: str) -> Any:
@@ -34,6 +53,19 @@ def nats_option(meaning: str) -> Any:
 def urls_of(nats: str | None) -> list[str] | None:
     """The servers of `--nats`; None: the broker says it."""
     return None if nats is None else nats_urls(nats)
+
+
+def tls_of(ca: Path | None, cert: Path | None, key: Path | None) -> dict[str, Any]:
+    """What `nats.connect` takes for `--nats-tls-…`: then TLS is asked for. ConfigError: a file cannot be used."""
+    from penstock.base.errors import ConfigError
+    from penstock.broker.nats_credentials import TlsFiles
+
+    if (secret := key or cert) is not None and secret.is_file():  # without a key of its own the file has both
+        check_private(secret, os.environ)
+    files = TlsFiles(ca, cert, key)
+    if mistakes := files.mistakes():
+        raise ConfigError(mistakes)
+    return {"tls": files.context()} if files else {}
 
 
 def login_of(file: Path | None) -> dict[str, str]:

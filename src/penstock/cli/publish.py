@@ -20,7 +20,16 @@ from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import matches, subject_mistake
 from penstock.cli import output
 from penstock.cli.failure import clearly, say, say_note
-from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
+from penstock.cli.nats_options import (
+    NatsCreds,
+    NatsTlsCa,
+    NatsTlsCert,
+    NatsTlsKey,
+    login_of,
+    nats_option,
+    tls_of,
+    urls_of,
+)
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -127,6 +136,9 @@ def publish(
     as_json: Json = False,
     nats: _Nats = None,
     nats_creds: NatsCreds = None,
+    nats_tls_ca: NatsTlsCa = None,
+    nats_tls_cert: NatsTlsCert = None,
+    nats_tls_key: NatsTlsKey = None,
     inbox_prefix: _InboxPrefix = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -140,7 +152,8 @@ def publish(
     options: dict[str, Any] = {"key": key, "headers": _headers(header or [])}
     options["envelope"] = _envelope(envelope, correlation_id, expect_offset, crc=crc)
     values = _values(value, lines=lines, count=count, tombstone=tombstone)
-    reached = connected(ctx, server, timeout, nats=urls_of(nats), nats_options=_nats_options(nats_creds, inbox_prefix))
+    nats_options = _nats_options(nats_creds, inbox_prefix) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
+    reached = connected(ctx, server, timeout, nats=urls_of(nats), nats_options=nats_options)
     with _said_of_offsets(options), reached as (client, seconds):
         options["timeout"] = seconds
         acking = _who_acks(client, subject, stream, ack, seconds, in_envelope=envelope)
@@ -158,7 +171,7 @@ def publish(
     _show(subject, acks, as_json=as_json)
 
 
-def _nats_options(creds: Path | None, inbox_prefix: str | None) -> dict[str, str]:
+def _nats_options(creds: Path | None, inbox_prefix: str | None) -> dict[str, Any]:
     if inbox_prefix is not None and (mistake := subject_mistake(inbox_prefix)) is not None:
         raise typer.BadParameter(f"--inbox-prefix: {mistake}")
     return {**login_of(creds), **({"inbox_prefix": inbox_prefix} if inbox_prefix else {})}

@@ -17,7 +17,16 @@ from penstock.base.subjects import overlap
 from penstock.cli import output, places
 from penstock.cli.failure import clearly, say, say_note
 from penstock.cli.following import BATCH_ROWS_MAX, following
-from penstock.cli.nats_options import NatsCreds, login_of, nats_option, urls_of
+from penstock.cli.nats_options import (
+    NatsCreds,
+    NatsTlsCa,
+    NatsTlsCert,
+    NatsTlsKey,
+    login_of,
+    nats_option,
+    tls_of,
+    urls_of,
+)
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -130,6 +139,9 @@ def relay(
     ] = None,
     nats: Annotated[str | None, nats_option("The nats-server to publish to.  Default: what the broker says.")] = None,
     nats_creds: NatsCreds = None,
+    nats_tls_ca: NatsTlsCa = None,
+    nats_tls_cert: NatsTlsCert = None,
+    nats_tls_key: NatsTlsKey = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -155,7 +167,7 @@ def relay(
     to_place = None if end is None else places.parse_place(end, takes_last=False)
     if to_place is not None and (follow or group is not None):
         raise typer.BadParameter("--until is for a relay that reads a range once: not with --follow or --group")
-    urls, options = urls_of(nats), login_of(nats_creds)
+    urls, options = urls_of(nats), login_of(nats_creds) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
     relayed, is_done = _Relayed(left_out), False
     why = f"stream {stream} holds no messages there; --follow waits for what comes"
     try:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
@@ -21,6 +20,7 @@ from penstock.base.errors import OperationalError
 from penstock.base.nats_logins import shown_url
 from penstock.cli.relay_answers import Answers
 from penstock.client.errors import Unavailable
+from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import first_connection, not_connected
 
 _PAUSE_S = 0.2
@@ -51,7 +51,7 @@ class NatsOutput:
     def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
         self._urls = tuple(urls)
         self._timeout_s = timeout_s
-        self._connection = Client()
+        self._connection = StrictNatsClient()
         self._refusal: Exception | None = None
         self._lost = asyncio.Event()  # the connection, since the last lot
         self._inbox = ""

@@ -27,8 +27,10 @@
 | `partitioning` | which partition each row of a table belongs to                         |
 | `columns`    | the caller's tables → batch messages                                     |
 | `publishing` | the NATS connection, messages in flight                                   |
+| `nats_client` | nats-py's client, held to the TLS that is asked for                      |
 | `publish_format` | what headers and acks say                                            |
 | `checks`     | what callers pass, checked                                               |
+| `of_this_process` | what cannot be pickled                                               |
 | `threads`    | between callers' threads and the event loop                              |
 | `slots`      | how many publishes are under way                                         |
 | `values`     | what calls take and give                                                 |

@@ -21,7 +21,7 @@ from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import added, appending, archives, batches, getting, reading, truncating, whole
-from penstock.client.checks import check_plain, require, stream_config, wanted_columns, whole_number
+from penstock.client.checks import check_plain, require, rows_max, stream_config, wanted_columns, whole_number
 from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
 from penstock.client.groups import Groups
@@ -29,10 +29,11 @@ from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChan
 from penstock.client.known_producers import KnownProducer, known_producers
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.positions import Positions
 from penstock.client.producing import Producer
 from penstock.client.publications import Publications
-from penstock.client.publish_format import Ack, Acked, Value
+from penstock.client.publish_format import Ack, Acked, Value, a_kind
 from penstock.client.read_from import ReadFrom, Which, read_from_of
 from penstock.client.routing import Routes
 from penstock.client.staging import Staging
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(OfThisProcess):
     """A connection to Penstock, as `penstock.aio.connect` makes it; `close` it, or use it in `async with`."""
 
     def __init__(self, link: Link, name: str, nats_urls: list[str] | None, nats_options: dict[str, Any]) -> None:
@@ -450,9 +451,10 @@ class Client:
     ) -> list[AppendResult]:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
-        Columns: value (null: tombstone), subject, key, headers; see `client.columns`. No rows: no results. Large data
-        goes in several batches, each whole or not at all; an error in a later one has the results so far in `appended`
-        (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
+        Columns: value (null: tombstone), subject, key, headers (a dict in a list of dicts, else NATS header blocks);
+        see `client.columns`. An index of pandas is no column: `.reset_index()` makes it one. No rows: no results. Large
+        data goes in several batches, each whole or not at all; an error in a later one has the results so far in
+        `appended` (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
         It is not sent again where it may be stored, at once or later, then behind rows that are appended meanwhile:
         OutcomeUnknown (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader leads no more), and what
         docs/reference/errors.md says "perhaps" of. A `producer` sends again, and is stored once, in order.
@@ -489,9 +491,10 @@ class Client:
         where: Filter | None = None,
         read_from: ReadFrom | Which | None = None,
     ) -> reading.Reader:
-        if batch_rows_max < 1:
-            raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
+        batch_rows_max = rows_max(batch_rows_max)
         wanted, chosen = wanted_columns(columns), read_from_of(read_from)
+        if not isinstance(where, Filter | None):
+            raise TypeError(f"where is {a_kind(where)}; give a Filter, such as Filter(key=…) or Filter(subject=…)")
         info = await self._streams.now(stream, timeout)
         link = self._link
         what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)

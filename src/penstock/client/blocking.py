@@ -32,6 +32,7 @@ from penstock.client.credentials import Given
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.known_producers import KnownProducer
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.open_clients import OPEN_CLIENTS
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read_from import ReadFrom, Which
@@ -91,7 +92,7 @@ def connect(
     return Client(client, thread)
 
 
-class Client:
+class Client(OfThisProcess):
     """A connection to Penstock, as `connect` makes it. See the module; `close` it, or use it in `with`."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
@@ -453,9 +454,10 @@ class Client:
     def append(self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0) -> list[AppendResult]:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
-        Columns: value (null: tombstone), subject, key, headers; see `client.columns`. No rows: no results. Large data
-        goes in several batches, each whole or not at all; an error in a later one has the results so far in `appended`
-        (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
+        Columns: value (null: tombstone), subject, key, headers (a dict in a list of dicts, else NATS header blocks);
+        see `client.columns`. An index of pandas is no column: `.reset_index()` makes it one. No rows: no results. Large
+        data goes in several batches, each whole or not at all; an error in a later one has the results so far in
+        `appended` (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
         It is not sent again where it may be stored, at once or later, then behind rows that are appended meanwhile:
         OutcomeUnknown (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader leads no more), and what
         docs/reference/errors.md says "perhaps" of. A `producer` sends again, and is stored once, in order.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client import consumers, groups
 from penstock.client.groups import Group, GroupOffset
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.threads import LoopThread
 from penstock.client.values import Message, Start, StreamName
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Consumer:
+class Consumer(OfThisProcess):
     """Reads a stream as a group, and commits how far it has come; use it in `with`, and iterate over it.
 
     What was handed out last is done when the next is asked for. It is committed every `checkpoint_interval` seconds, by

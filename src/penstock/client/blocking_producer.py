@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.client import producing
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.threads import LoopThread
 from penstock.client.values import AppendResult
 
 
-class Producer:
+class Producer(OfThisProcess):
     """Appends to one partition of a stream, each row exactly once; made by `Client.producer`."""
 
     def __init__(self, producer: producing.Producer, thread: LoopThread) -> None:

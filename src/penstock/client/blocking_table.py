@@ -12,11 +12,12 @@ from types import TracebackType
 from penstock.base.errors import OperationalError
 from penstock.client import tables
 from penstock.client.asynchronous import End, next_of
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.threads import LoopThread
 from penstock.client.values import Message
 
 
-class Table:
+class Table(OfThisProcess):
     """The latest message of each key of a stream, as `Client.table` makes it; `close` it, or use it in `with`."""
 
     def __init__(self, table: tables.Table, thread: LoopThread) -> None:

@@ -41,11 +41,13 @@ def stream_config(fields: dict[str, Any]) -> StreamConfig:
 
 
 def field_values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a config whose integers, numpy's included, are ints; anything else comes back as it is."""
+    """Fields of a config whose integers, numpy's included, are ints, and numpy's truths bools; else as they are."""
     return {name: _as_int(value) for name, value in fields.items()}
 
 
 def _as_int(value: Any) -> Any:
+    if getattr(getattr(value, "dtype", None), "kind", "") == "b":
+        return bool(value)
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return operator.index(value)
@@ -62,9 +64,21 @@ def _field_mistakes(fields: dict[str, Any]) -> list[str]:
             hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(types)}"
             mistakes.append(f"{name}: there is no such field; {hint}")
             continue
-        if (mistake := field_type_mistake(name, value)) is not None:
+        if (mistake := _duration_mistake(name, value) or field_type_mistake(name, value)) is not None:
             mistakes.append(mistake)
     return mistakes
+
+
+def check_durations(changes: Mapping[str, Any]) -> None:
+    """InvalidConfig: a timedelta, of which a broker would not see that it is one."""
+    if mistakes := [mistake for one in changes.items() if (mistake := _duration_mistake(*one)) is not None]:
+        raise InvalidConfig(ErrorCode.INVALID_CONFIG, "\n".join(mistakes), mistakes=mistakes)
+
+
+def _duration_mistake(name: str, value: object) -> str | None:
+    if not isinstance(value, timedelta):
+        return None
+    return f"{name}: it is a timedelta; give milliseconds, here {value // timedelta(milliseconds=1)}"
 
 
 def check_plain(subject: str) -> None:
@@ -90,6 +104,8 @@ def wanted_columns(columns: Iterable[str] | None) -> list[str] | None:
     wanted = [columns] if isinstance(columns, str) else list(columns)
     if not wanted or not set(wanted) <= set(COLUMNS):
         raise ValueError(f"columns are {wanted}; there are {', '.join(COLUMNS)}")
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"columns are {wanted}; give each once")
     return wanted
 
 
@@ -102,6 +118,20 @@ def seconds_of(timeout: object) -> float:
     if math.isnan(seconds):
         raise ValueError("timeout is nan; give seconds, or float('inf') to wait for as long as it takes")
     return min(seconds, limits.CLIENT_TIMEOUT_S_MAX)
+
+
+def duration_s(what: str, given: object) -> float:
+    """Seconds of an option that is no time-out. TypeError unless it is a number."""
+    if isinstance(given, bool) or not isinstance(given, SupportsFloat):
+        raise TypeError(f"{what} is {a_kind(given)}; give seconds, such as 10")
+    return float(given)
+
+
+def rows_max(given: SupportsIndex) -> int:
+    """How many rows a batch has at most. TypeError, ValueError."""
+    if (number := whole_number("batch_rows_max", given)) < 1:
+        raise ValueError(f"batch_rows_max is {number}; a batch has at least one row")
+    return number
 
 
 def milliseconds(timeout: float) -> int:
@@ -135,8 +165,14 @@ def place_of(place: Any) -> Any:
         return place
     if str(place) == "NaT":
         raise ValueError(f"{place!r} is no place in the log: it is not a time")
-    moved = timedelta(microseconds=int(place.astype(f"{kind}8[us]").astype("int64")))
-    return datetime(1970, 1, 1, tzinfo=UTC) + moved if kind == "M" else moved
+    in_us, in_s = f"{kind}8[us]", f"{kind}8[s]"
+    try:
+        if place.astype(in_us).astype(in_s) != place.astype(in_s):  # numpy goes round where it does not fit
+            raise OverflowError
+        moved = timedelta(microseconds=int(place.astype(in_us).astype("int64")))
+        return datetime(1970, 1, 1, tzinfo=UTC) + moved if kind == "M" else moved
+    except OverflowError:
+        raise ValueError(f"{place!r} is no place in the log: it is beyond the years 1 to 9999") from None
 
 
 def require(package: str) -> None:

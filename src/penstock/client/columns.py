@@ -7,13 +7,14 @@
 | `key`     | binary or text                  | no keys                                                     |
 | `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is written as a block  |
 
-`offset`, `timestamp` and `partition`, as a reader yields them, are left out: the broker gives new ones. Any other
-column is refused.
+`offset`, `timestamp` and `partition` of a table, as a reader yields them, are left out: the broker gives new ones. Any
+other column is refused, and in a list of dicts these, too. The index of a pandas DataFrame is no column.
 Where there are no rows nothing is appended, and no column is missing.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("subject", "key", "value", "headers")
 _IGNORED = ("offset", "timestamp", "partition")
+_WANTED = "give a pyarrow, pandas or Polars table, or a list of dicts"
 _NO_VALUE = "the column 'value' is missing; to append tombstones, give it with nulls"
+_VERSION, _BLOCK_END = b"NATS/1.0", b"\r\n\r\n"  # how a header block begins, perhaps with a status, and ends
+_EXAMPLE = b"NATS/1.0\r\nName: value\r\n\r\n"
+_SHOWN_BYTES = 80
 _BATCH_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message, generously
 
 
@@ -53,13 +58,18 @@ def to_table(data: Any, *, stream_subject: str) -> pa.Table:
     columns = {name: _cast(table, name, pa.utf8() if name == "subject" else pa.binary()) for name in _WRITTEN}
     if columns["subject"].null_count:
         raise ValueError("the column 'subject' holds nulls; each row needs a subject")
+    columns["headers"] = _header_blocks(columns["headers"])
     return pa.table(columns)
 
 
 def _check_names(names: Iterable[object]) -> None:
     unknown = [str(name) for name in names if name not in _WRITTEN and name not in _IGNORED]
     if unknown:
-        raise ValueError(f"unknown columns {', '.join(unknown)}; an append takes {', '.join(_WRITTEN)}")
+        raise ValueError(_unknown(unknown))
+
+
+def _unknown(names: Sequence[str]) -> str:
+    return f"unknown columns {', '.join(names)}; an append takes {', '.join(_WRITTEN)}"
 
 
 def _as_arrow(data: Any) -> pa.Table:
@@ -71,11 +81,51 @@ def _as_arrow(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
         return _from_dicts(data)
-    if hasattr(data, "__arrow_c_stream__"):  # Polars, DuckDB, pandas, …
-        return pa.table(data)
-    if hasattr(data, "columns") and hasattr(data, "dtypes"):
-        return pa.Table.from_pandas(data, preserve_index=False)
-    raise TypeError(f"cannot append {a_kind(data)}: give a pyarrow, pandas or Polars table, or a list of dicts")
+    if (advice := _advice(data)) is not None:
+        raise TypeError(f"cannot append {advice}")
+    try:
+        if _is_pandas(data):  # first: as an Arrow stream it would have its index, too
+            return _from_pandas(data)
+        if hasattr(data, "__arrow_c_stream__"):  # Polars, DuckDB, …
+            return pa.table(data)
+        if hasattr(data, "columns") and hasattr(data, "dtypes"):  # as pandas
+            return _from_pandas(data)
+    except pa.ArrowException as error:
+        raise TypeError(f"cannot append {a_kind(data)}: {'; '.join(map(str, error.args))}") from None
+    raise TypeError(f"cannot append {a_kind(data)}: {_WANTED}")
+
+
+def _is_pandas(data: object) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def _from_pandas(data: Any) -> pa.Table:
+    import pyarrow as pa
+
+    _check_names(data.columns)  # before their types: a column that is not wanted needs none
+    if len(data) and "value" not in data.columns and "value" in data.index.names:
+        raise ValueError(f"{_NO_VALUE}; here it is the index; make it a column with .reset_index()")
+    return pa.Table.from_pandas(data, preserve_index=False)
+
+
+def _advice(data: object) -> str | None:
+    """What to do with data that holds no rows yet, or no table; None: it may be a table."""
+    import pyarrow as pa
+
+    kind = type(data)
+    if kind.__module__.startswith("pyspark."):
+        return f'{a_kind(data)} of Spark: write it with .write.format("penstock"), or give .toPandas() or .toArrow()'
+    for name, also in (("collect", "collect_schema"), ("to_table", "scanner"), ("compute", "dtypes")):
+        if hasattr(kind, name) and hasattr(kind, also):  # lazy: Polars, a dataset of Arrow, Dask
+            return f"{a_kind(data)}: call .{name}() first"
+    if isinstance(data, Iterator) and not hasattr(data, "__arrow_c_stream__"):
+        return f"{a_kind(data)}: give list(…) of it, or of its next thousands of rows"
+    if isinstance(data, Mapping):
+        return f"{a_kind(data)}: give [row] for one row, or pyarrow.table(…) for columns"
+    if isinstance(data, pa.Array | pa.ChunkedArray) or kind.__name__ == "Series":
+        return f"{a_kind(data)}: it is one column, not a table; give a table with a column 'value'"
+    return None
 
 
 def _from_dicts(rows: Sequence[Any]) -> pa.Table:
@@ -85,16 +135,15 @@ def _from_dicts(rows: Sequence[Any]) -> pa.Table:
     for position, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(f"row {position} is {a_kind(row)}, not a dict of {', '.join(_WRITTEN)}")
+        if unknown := [str(name) for name in row if name not in _WRITTEN]:
+            raise ValueError(f"row {position}: {_unknown(unknown)}")
         names.update(dict.fromkeys(row))
-    _check_names(names)  # before their types: a column that is not wanted needs none
     if "value" in names:
         absent = next((position for position, row in enumerate(rows) if "value" not in row), None)
         if absent is not None:
             raise ValueError(f"row {absent} has no 'value'; a tombstone has None")
     columns: dict[str, pa.Array] = {}
     for name in names:
-        if name in _IGNORED:
-            continue
         values = [_bytes_of(position, name, row.get(name)) for position, row in enumerate(rows)]
         columns[name] = pa.array(values, pa.binary())
     if rows and not columns:  # as a table it would have no rows
@@ -132,13 +181,30 @@ def _cast(table: pa.Table, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
         or pa.types.is_fixed_size_binary(kind)
     )
     if not (is_text or is_binary or pa.types.is_null(kind)):
-        raise TypeError(
-            f"the column {name!r} is {kind}; it must be text or binary (a cast, or JSON, is yours to choose)"
-        )
+        advice = "it must be text or binary (a cast, or JSON, is yours to choose)"
+        if name == "headers":
+            advice = "it must be binary, NATS header blocks; a list of dicts takes dicts for headers"
+        raise TypeError(f"the column {name!r} is {kind}; {advice}")
     try:
         return column.cast(wanted)
     except pa.ArrowInvalid as error:
         raise ValueError(f"the column {name!r} cannot be {wanted}: {error}") from None
+
+
+def _header_blocks(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Checked header blocks, the empty ones null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count == len(column):
+        return column
+    column = pc.if_else(pc.equal(column, pa.scalar(b"", pa.binary())), pa.scalar(None, pa.binary()), column)
+    is_block = pc.and_(pc.starts_with(column, _VERSION), pc.ends_with(column, _BLOCK_END))
+    row = pc.index(is_block, pa.scalar(False)).as_py()
+    if row >= 0:
+        text = f"row {row}: 'headers' is {column[row].as_py()[:_SHOWN_BYTES]!r}, no NATS header block"
+        raise ValueError(f"{text}; give a dict, or a block such as {_EXAMPLE!r}")
+    return column
 
 
 def decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -14,6 +14,7 @@ from penstock.client.aio import Client
 from penstock.client.checks import seconds_of
 from penstock.client.credentials import Given, credentials_of
 from penstock.client.link import Link
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.publish_format import a_kind
 from penstock.client.read_from import LEADER, ReadFrom, Which, read_from_of
 from penstock.client.tls import ClientTls, TlsOptions, plain, settled
@@ -45,7 +46,7 @@ def connect(
         raise TypeError(f"the server is {a_kind(server)}; give 'HOST:PORT', such as {DEFAULT_SERVER!r}")
     if seconds_of(timeout) <= 0:
         raise ValueError(f"the time-out is {timeout:g} s; give it some time")
-    servers = parse_servers(listed or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
+    servers = parse_servers(os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER if listed is None else listed)
     addresses, options = settled(servers, tls, os.environ)
     link = Link(
         addresses,
@@ -56,11 +57,22 @@ def connect(
         show=credentials_of(credentials),
         dialling=plain if options is None else ClientTls(options).dialling,
     )
-    urls = nats_urls(nats) if isinstance(nats, str) else list(nats) if nats is not None else None
-    return Connecting(link, Client(link, name, urls, dict(nats_options or {})), timeout)
+    return Connecting(link, Client(link, name, _urls(nats), dict(nats_options or {})), timeout)
 
 
-class Connecting:
+def _urls(nats: Any) -> list[str] | None:
+    """Where to publish; None: where the brokers say. TypeError, ValueError."""
+    if nats is None:
+        return None
+    if not isinstance(nats, str | Sequence) or not all(isinstance(one, str) for one in nats):
+        raise TypeError(f"nats is {a_kind(nats)}; give 'nats://HOST:PORT', or a list of such")
+    urls = nats_urls(nats) if isinstance(nats, str) else list(nats)
+    if not urls:
+        raise ValueError(f"nats is {nats!r}: no server is given; leave it out to publish where the brokers say")
+    return urls
+
+
+class Connecting(OfThisProcess):
     """A client that is not connected yet: `await` it, or use it in `async with`, which closes the client."""
 
     def __init__(self, link: Link, client: Client, timeout_s: float) -> None:

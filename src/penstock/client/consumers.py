@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.client import batches, heirs
-from penstock.client.checks import place_of, seconds_of, wanted_columns, whole_numbers
+from penstock.client.checks import duration_s, place_of, rows_max, seconds_of, wanted_columns, whole_numbers
 from penstock.client.errors import MemberFenced, OffsetOutOfRange, TimedOut
 from penstock.client.keywords import ConsumerOptions
 from penstock.client.members import Member
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.positions import Positions, check_group, mark_of, start_of
 from penstock.client.progress import Mark, Progress
 from penstock.client.read_from import ReadFrom, read_from_of
@@ -65,14 +66,12 @@ def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, optio
         seconds_of(timeout_s),
         options.get("partition"),
         options.get("follow", False),
-        options.get("batch_rows_max", limits.READ_BATCH_ROWS_DEFAULT),
+        rows_max(options.get("batch_rows_max", limits.READ_BATCH_ROWS_DEFAULT)),
         wanted_columns(options.get("columns")),
-        options.get("checkpoint_interval", 5.0),
-        options.get("session", limits.GROUP_SESSION_MS_DEFAULT / 1_000),
+        duration_s("checkpoint_interval", options.get("checkpoint_interval", 5.0)),
+        duration_s("session", options.get("session", limits.GROUP_SESSION_MS_DEFAULT / 1_000)),
         read_from_of(options.get("read_from")),
     )
-    if asked.batch_rows_max < 1:
-        raise ValueError(f"batch_rows_max is {asked.batch_rows_max}; a batch has at least one row")
     if not asked.checkpoint_interval_s > 0:
         raise ValueError(f"checkpoint_interval is {asked.checkpoint_interval_s:g} s; give it some time")
     if not limits.GROUP_SESSION_MS_MIN <= asked.session_s * 1_000 <= limits.GROUP_SESSION_MS_MAX:
@@ -81,7 +80,7 @@ def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, optio
     return asked
 
 
-class Consumer:
+class Consumer(OfThisProcess):
     """Reads a stream as a group, and commits how far it has come; use it in `async with` and `async for`.
 
     What was handed out last is done when the next is asked for. It is committed every `checkpoint_interval` seconds, by

@@ -25,6 +25,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.text_files import text_of, value_of_variable
 from penstock.client.errors import Unavailable
+from penstock.client.publish_format import a_kind
 
 FILE_VARIABLE = "PENSTOCK_CREDENTIALS"
 TOKEN_VARIABLE = "PENSTOCK_TOKEN"
@@ -44,6 +45,10 @@ def credentials_of(given: Given, environment: Mapping[str, str] = os.environ) ->
     """
     if isinstance(given, Credentials):
         return lambda: given
+    passed: object = given  # of callers who do not check types, too
+    if passed is not None and not isinstance(passed, str | os.PathLike):
+        text = "give a file's name, or penstock.Credentials.token(…), .password(USER, PASSWORD) or .nkey(…)"
+        raise TypeError(f"credentials is {a_kind(passed)}; {text}")
     if given is not None:
         return _File(Path(given), may_be_open=allowed_by(environment))
     environment = {name: value_of_variable(environment[name]) for name in (*VARIABLES, VARIABLE) if name in environment}

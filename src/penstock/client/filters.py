@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.base import limits
 from penstock.base.subjects import subject_mistake
 from penstock.batch.subject_patterns import SubjectPatterns
+from penstock.client.publish_format import a_kind
 from penstock.client.values import check_header_name, check_header_value
 
 if TYPE_CHECKING:
@@ -37,12 +38,18 @@ class Filter:
         subject: str | Iterable[str] | None = None,
         headers: Mapping[str, str | None] | None = None,
     ) -> None:
+        if not isinstance(subject, str | Iterable | None):
+            raise TypeError(f"the subject is {a_kind(subject)}; give a pattern, or several in a list")
         subjects = (subject,) if isinstance(subject, str) else None if subject is None else tuple(subject)
         for one in subjects or ():
             if (mistake := subject_mistake(one, wildcards=True)) is not None:
                 raise ValueError(mistake)
         if subjects == ():
             raise ValueError("the subjects are none at all: leave them out for messages on any")
+        if not isinstance(key, bytes | str | None):
+            raise TypeError(f"the key is {a_kind(key)}; give bytes or str")
+        if not isinstance(headers, Mapping | None):
+            raise TypeError(f"headers is {a_kind(headers)}; give a dict of str, with None for any value")
         self._key = key.encode() if isinstance(key, str) else key
         self._subjects = subjects
         self._patterns = None if subjects is None else SubjectPatterns(subjects)

@@ -15,7 +15,7 @@ from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
-from penstock.client.checks import field_values, milliseconds, name_and_id, seconds_of
+from penstock.client.checks import check_durations, field_values, milliseconds, name_and_id, seconds_of
 from penstock.client.errors import StreamChanged, StreamNotFound
 from penstock.client.leaders import told_by_leaders
 from penstock.client.link import CREATE_GRACE_S, Link
@@ -59,6 +59,7 @@ class NamedStreams:
     async def alter(self, stream: StreamName, changes: dict[str, Any], timeout: float) -> StreamInfo:
         """Change fields of its config."""
         name, stream_id = name_and_id(stream)
+        check_durations(changes)
         request = AlterStreamRequest(name=name, stream_id=stream_id, changes=field_values(changes))
         answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
         self._known[name] = answer.stream

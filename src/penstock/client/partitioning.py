@@ -20,6 +20,7 @@ from penstock.base.partitioning import PUBLISHER
 from penstock.base.subjects import is_wildcard
 from penstock.batch.placing import by_content, placed
 from penstock.client.columns import decoded
+from penstock.client.publish_format import a_kind
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import StreamInfo
 
@@ -38,6 +39,9 @@ def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> 
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    given: object = data  # of callers who do not check types, too
+    if not isinstance(given, pa.RecordBatch | pa.Table):
+        raise TypeError(f"the rows are {a_kind(given)}; give a pyarrow.Table or a RecordBatch")
     if isinstance(stream, StreamInfo):
         key_map = key_map_of(stream.config, stream.counts)
     elif stream < 1:

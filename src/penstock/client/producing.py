@@ -38,6 +38,7 @@ from penstock.client.checks import seconds_of
 from penstock.client.errors import OutcomeUnknown, TimedOut
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.publish_format import a_kind
 from penstock.client.values import AppendResult, StreamName, datetime_of
 from penstock.messages import AppendOnceRequest, AppendOnceResponse, StreamInfo
@@ -65,7 +66,7 @@ class _Batch:
         self.failure: Exception | None = None
 
 
-class Producer:
+class Producer(OfThisProcess):
     """Appends to one partition of a stream, each row exactly once; made by `Client.producer`."""
 
     def __init__(

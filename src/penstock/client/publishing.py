@@ -28,7 +28,7 @@ from penstock.client.awaiting import (
     nobody_listens,
     nobody_stores,
 )
-from penstock.client.checks import seconds_of
+from penstock.client.checks import seconds_of, whole_number
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.nats_login import nats_login
 from penstock.client.publish_format import Value, payload
@@ -36,10 +36,12 @@ from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg
 
+    from penstock.client.nats_client import StrictNatsClient
+
 _NO_RESPONDERS = "503"
+_OFFERS_NO_TLS = "offers no tls, but"  # as `NoTlsError` has it, in lower case
 _SAID_NOTHING = "empty response from server when expecting info"  # in lower case
 _SUBSCRIPTION_REFUSED = "permissions violation for subscription"
 _PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py has it in lower case
@@ -67,7 +69,7 @@ class Publisher:
         self._look_up = look_up
         self._name = name
         self._options = dict(options)
-        self._nats: NatsClient | None = None
+        self._nats: StrictNatsClient | None = None
         self._inbox = ""
         self._connecting = asyncio.Lock()
         self._is_closed = False
@@ -101,7 +103,7 @@ class Publisher:
 
         What a leader refuses because its key moves, or has moved, is sent again; `reroute` says where to then.
         """
-        if not 0 <= retries <= limits.PUBLISH_RETRIES_MAX:
+        if not 0 <= (retries := whole_number("number of retries", retries)) <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
@@ -276,7 +278,7 @@ class Publisher:
             text = f"NATS lets no ack come, so nothing was published: {self._inbox_refusal}"
             raise Unavailable(f'{text}; the inbox has to be one that this user may subscribe to ("inbox_prefix")')
 
-    async def _connected(self, deadline_s: float) -> NatsClient:
+    async def _connected(self, deadline_s: float) -> StrictNatsClient:
         # nats-py ends a connection for good when a server refuses its credentials twice: then a new one is made.
         if self._nats is not None and not self._nats.is_closed:
             return self._nats
@@ -297,10 +299,10 @@ class Publisher:
         except (OSError, NatsError) as error:
             raise Unavailable(f"no connection to NATS at {shown}: {error}") from None
 
-    async def _connect(self) -> NatsClient:
-        from nats.aio.client import Client as NatsClient
+    async def _connect(self) -> StrictNatsClient:
+        from penstock.client.nats_client import StrictNatsClient
 
-        connection = NatsClient()
+        connection = StrictNatsClient()
         options = {
             "allow_reconnect": True,
             "max_reconnect_attempts": -1,
@@ -362,7 +364,7 @@ def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Out
     return Outgoing(subject, payload(value), headers)
 
 
-async def _publish(connection: NatsClient, outgoing: Outgoing, reply: str) -> None:
+async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> None:
     from nats.errors import Error as NatsError
 
     # nats-py looks at the payload alone. A server closes the connection over more, and all acks under way are lost.
@@ -377,7 +379,7 @@ async def _publish(connection: NatsClient, outgoing: Outgoing, reply: str) -> No
         raise Unavailable(f"NATS does not take the message: {error}") from None
 
 
-async def _give_back(connection: NatsClient) -> None:
+async def _give_back(connection: StrictNatsClient) -> None:
     with contextlib.suppress(Exception):  # a server that takes no byte does not hold us up
         async with asyncio.timeout(_CLOSE_S):
             await connection.close()
@@ -403,13 +405,16 @@ async def ended_by_cancel(what: Coroutine[Any, Any, T], give_back: Callable[[T],
 
 
 async def first_connection(
-    connection: NatsClient,
+    connection: StrictNatsClient,
     urls: Sequence[str],
     *,
     error_cb: Callable[[Exception], Awaitable[None]] | None,
     **options: Any,
 ) -> None:
-    """`connection.connect`. Unavailable at once where every server refuses the login; it waits for one that is away."""
+    """`connection.connect`; it waits for a server that is away.
+
+    Unavailable at once where every server refuses the login, or offers no TLS though it is asked for.
+    """
     refusals: deque[bool] = deque(maxlen=len(urls))  # nats-py tries its servers in turn: one attempt at each
     is_made = False
 
@@ -428,6 +433,8 @@ async def first_connection(
 
 def not_connected(shown: str, why: str) -> str:
     """The error text for a connection that was not made in time; `why` is the last error of nats-py."""
+    if _OFFERS_NO_TLS in why.lower():
+        return f"no connection to NATS at {shown}"
     if _is_refusal(why):
         return f"NATS at {shown} asks for a login that it did not get"
     if _SAID_NOTHING in why.lower():
@@ -438,4 +445,4 @@ def not_connected(shown: str, why: str) -> str:
 
 
 def _is_refusal(why: str) -> bool:
-    return "authorization" in why.lower()
+    return "authorization" in why.lower() or _OFFERS_NO_TLS in why.lower()

@@ -124,7 +124,11 @@ def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
     if isinstance(place, timedelta):
         if place < timedelta():
             raise ValueError(f"the timedelta {place} is negative: it says how long ago, so nothing lies there yet")
-        return microseconds_of(datetime.now(UTC) - place)
+        try:
+            return microseconds_of(datetime.now(UTC) - place)
+        except OverflowError:
+            text = f"the timedelta {place} is longer ago than the year 1"
+            raise ValueError(f"{text}; EARLIEST is the beginning of the log") from None
     if isinstance(place, bool) or not isinstance(place, int):
         text = "is no place in the log: give EARLIEST, LATEST, an offset, a datetime or a timedelta"
         raise TypeError(f"{place!r} {text}")

@@ -37,6 +37,7 @@ from penstock.client.batches import Range
 from penstock.client.checks import seconds_of, whole_number
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link import Link
+from penstock.client.of_this_process import OfThisProcess
 from penstock.client.reading import END_OF_LOG, Plan, Reader
 from penstock.client.values import EARLIEST, Message
 from penstock.messages import StreamInfo
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _AGAIN_S = 0.5
 
 
-class Table:
+class Table(OfThisProcess):
     """The latest message of each key of a stream, as `Client.table` makes it; `close` it, or use it in `async with`."""
 
     def __init__(self, link: Link, timeout_s: float) -> None:

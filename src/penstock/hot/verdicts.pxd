@@ -25,6 +25,7 @@ cdef unsigned char _CR
 cdef bytes _CONTROL
 cdef bytes _FLOW_CONTROL
 cdef bytes _STALLED
+cdef Py_ssize_t _FLOW_CONTROL_SUBJECT_BYTES_MAX
 cdef bytes _CRLF
 cdef bytes _PUB
 cdef bytes _NOTHING
@@ -121,6 +122,7 @@ cdef class Sorted:
         reply=Py_ssize_t,
         reply_end=Py_ssize_t,
         status_end=Py_ssize_t,
+        is_answerable=bint,
         out=bytearray,
     )
     cdef bint _is_control(self, Py_ssize_t row, bint answers) except -1

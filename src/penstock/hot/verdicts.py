@@ -36,8 +36,10 @@ not there. Nor do its expectations count: JetStream has looked at them when it s
 
 What such a consumer says between its messages is no row: an idle heartbeat and a flow control request have the status
 100 in the first line of their headers, and no payload. A request is answered at once, with an empty message on its
-reply subject: without an answer the consumer stalls, and names that subject in its heartbeats. It is the memory in
-flight that holds the consumer back: where that is used up, the broker reads nothing, and so answers nothing.
+reply subject: without an answer the consumer stalls, and names that subject in its heartbeats. A header may name one
+of any length, and nats-server closes the connection over a line that is too long: one of more than
+FLOW_CONTROL_SUBJECT_BYTES_MAX bytes is not answered. It is the memory in flight that holds the consumer back: where
+that is used up, the broker reads nothing, and so answers nothing.
 """
 
 from __future__ import annotations
@@ -106,6 +108,7 @@ _CR = 0x0D
 _CONTROL = b"NATS/1.0 100"
 _FLOW_CONTROL = b"$JS.FC."
 _STALLED = b"\r\nNats-Consumer-Stalled:"
+_FLOW_CONTROL_SUBJECT_BYTES_MAX = limits.FLOW_CONTROL_SUBJECT_BYTES_MAX
 _CRLF = b"\r\n"
 _PUB = b"PUB "
 _NOTHING = b" 0\r\n\r\n"
@@ -276,7 +279,8 @@ class Sorted:
                 while reply < headers_end and text[reply] == _SPACE:
                     reply += 1
                 reply_end = memory.find(text, reply, headers_end, _CRLF, 0, len(_CRLF))
-        if answers and 0 <= reply < reply_end and _is_flow_control(text, reply, reply_end):
+        is_answerable = 0 <= reply < reply_end <= reply + _FLOW_CONTROL_SUBJECT_BYTES_MAX
+        if answers and is_answerable and _is_flow_control(text, reply, reply_end):
             out = self.flow_replies
             if out is None:
                 out = self.flow_replies = bytearray()

@@ -179,8 +179,8 @@ async def test_every_mistake_of_a_config_is_told_before_anything_is_sent(
     with pytest.raises(penstock.InvalidConfig) as caught:
         await client.create_stream("orders", "orders", max_age_ms="7d", max_bytes=1.5)
     assert caught.value.details["mistakes"] == [
-        "max_age_ms: expected `int | null`, got `str`",
-        "max_bytes: expected `int | null`, got `float`",
+        "max_age_ms: expected `int | None`, got `str`",
+        "max_bytes: expected `int | None`, got `float`",
     ]
     with pytest.raises(penstock.InvalidConfig, match="durability: it is one of 'auto', 'fsync', 'os'"):
         await client.create_stream("orders", "orders", durability="sometimes")

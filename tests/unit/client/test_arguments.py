@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,10 +14,12 @@ import pytest
 
 from penstock import aio
 from penstock.base import limits
-from penstock.client import blocking
+from penstock.client import blocking, blocking_groups, blocking_producer, blocking_table
 from penstock.client.checks import place_of, seconds_of
 from penstock.client.columns import to_table
 from penstock.client.errors import InvalidConfig
+from penstock.client.filters import Filter
+from penstock.client.publishing import Publisher
 from penstock.messages import CreateStreamRequest, GetRequest, ListOffsetsRequest
 from tests.fake_broker import FakeBroker, columns
 
@@ -76,12 +80,111 @@ async def test_offsets_out_of_a_data_frame_are_offsets(broker: FakeBroker, clien
     assert broker.requests[-1].at == round(MOMENT.timestamp() * 1_000_000)  # type: ignore[attr-defined]
 
 
+async def test_truths_of_a_config_are_truths(client: aio.Client) -> None:
+    made = await client.create_stream("new", "new", compact=np.bool_(True))
+    assert made.config.compact is True
+    altered = await client.alter_stream("new", compact=np.bool_(False))
+    assert altered.config.compact is False
+
+
+async def test_durations_of_a_config_are_milliseconds(broker: FakeBroker, client: aio.Client) -> None:
+    for call in (
+        lambda: client.create_stream("new", "new", max_age_ms=timedelta(minutes=1)),
+        lambda: client.alter_stream("a", max_age_ms=timedelta(minutes=1)),
+    ):
+        with pytest.raises(InvalidConfig, match="max_age_ms: it is a timedelta; give milliseconds, here 60000"):
+            await call()
+    with pytest.raises(InvalidConfig, match="range_bounds: expected `list`, got `int`"):
+        await client.create_stream("new", "new", range_bounds=7)  # type: ignore[arg-type]
+
+
+READS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "where": ({"where": "x"}, TypeError, r"where is a str; give a Filter, such as Filter\(key=…\)"),
+    "columns": ({"columns": ["value", "value"]}, ValueError, "columns are .*; give each once"),
+    "rows": ({"batch_rows_max": "7"}, TypeError, "batch_rows_max '7' is a str; give an int"),
+    "start": ({"start": timedelta.max}, ValueError, "longer ago than the year 1; EARLIEST is the beginning"),
+    "numpy": ({"start": np.timedelta64(2**62, "s")}, ValueError, "is no place in the log: it is beyond the years"),
+}
+
+
+@pytest.mark.parametrize("which", READS)
+async def test_what_a_read_cannot_take_is_told_by_name(client: aio.Client, which: str) -> None:
+    options, kind, said = READS[which]
+    with pytest.raises(kind, match=said):
+        async for _ in client.read("a", **options):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"session": "10s"}, "session is a str; give seconds, such as 10"),
+        ({"session": timedelta(seconds=10)}, "session is a timedelta; give seconds"),
+        ({"checkpoint_interval": None}, "checkpoint_interval is a NoneType; give seconds"),
+        ({"batch_rows_max": 1.5}, "batch_rows_max 1.5 is a float; give an int"),
+    ],
+)
+def test_what_a_consumer_cannot_take_is_told_by_name(client: aio.Client, options: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        client.consumer("a", "g", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": 5}, "the key is an int; give bytes or str"),
+        ({"headers": "x"}, "headers is a str; give a dict of str, with None for any value"),
+        ({"subject": 5}, "the subject is an int; give a pattern, or several in a list"),
+    ],
+)
+def test_what_a_filter_cannot_take_is_told_by_name(options: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        Filter(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        (
+            {"credentials": ("ann", "SECRET")},
+            TypeError,
+            r"credentials is a tuple; .*Credentials\.token\(…\)",
+        ),
+        ({"server": []}, ValueError, "no server is given; give HOST:PORT"),
+        ({"nats": []}, ValueError, r"nats is \[\]: no server is given"),
+        ({"nats": 4222}, TypeError, "nats is an int; give 'nats://HOST:PORT'"),
+    ],
+)
+@pytest.mark.parametrize("connect", [aio.connect, blocking.connect])
+def test_what_connecting_cannot_take_is_told_by_name(
+    connect: Callable[..., Any], options: Any, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said) as caught:
+        connect(**{"server": "127.0.0.1:1", **options})
+    assert "SECRET" not in str(caught.value)
+
+
+async def test_retries_are_a_number() -> None:
+    publisher, retries = Publisher(["nats://127.0.0.1:1"], "test", {}), "3"
+    with pytest.raises(TypeError, match="the number of retries '3' is a str; give an int"):
+        await publisher.publish("a", b"x", None, timeout_s=1.0, retries=retries)  # type: ignore[arg-type]
+
+
+async def test_what_has_connections_says_that_another_process_makes_its_own(client: aio.Client) -> None:
+    blocked = (blocking.Client, blocking_producer.Producer, blocking_table.Table, blocking_groups.Consumer)
+    made = (client, aio.connect("127.0.0.1:1"), client.producer("a"), client.consumer("a", "g"))
+    for one in (*made, *map(object.__new__, blocked)):
+        for away in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=rf"{type(one).__name__} cannot be pickled or copied: .*connect\(…\)"):
+                away(one)
+
+
 async def test_numbers_of_a_config_are_numbers(broker: FakeBroker, client: aio.Client) -> None:
     made = await client.create_stream("new", "new", partitions=np.int64(1), max_age_ms=np.uint32(60_000))
     assert (made.config.max_age_ms, type(made.config.max_age_ms)) == (60_000, int)
     altered = await client.alter_stream("new", max_messages=np.int64(5), max_age_ms=None)
     assert (altered.config.max_messages, altered.config.max_age_ms) == (5, None)
-    with pytest.raises(InvalidConfig, match="max_messages: expected `int \\| null`, got `bool`"):
+    with pytest.raises(InvalidConfig, match="max_messages: expected `int \\| None`, got `bool`"):
         await client.create_stream("another", "another", max_messages=True)
 
 

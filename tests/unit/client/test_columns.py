@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow.dataset import dataset
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
@@ -62,7 +64,12 @@ def test_whatever_holds_rows_gives_the_same_table(data: Any) -> None:
         (pa.table({"value": ["1"], "colour": ["red"]}), ValueError, "unknown columns colour"),
         (pa.table({"key": ["1"]}), ValueError, "'value' is missing"),
         ([{}], ValueError, "'value' is missing"),
-        ([{"offset": 1}, {"offset": 2}], ValueError, "'value' is missing"),
+        (
+            [{"value": b"1", "offset": 1}],
+            ValueError,
+            "row 0: unknown columns offset; an append takes subject, key, val",
+        ),
+        ([{"value": b"1"}, {"value": b"2", "timestamp": 1, "a": 2}], ValueError, "row 1: unknown columns timestamp, a"),
         (pa.table({"colour": pa.array([], pa.utf8())}), ValueError, "unknown columns colour"),
         ([{"value": b"1"}, {"key": b"2"}], ValueError, "row 1 has no 'value'"),
         (pa.table({"value": [1]}), TypeError, "'value' is int64"),
@@ -72,13 +79,81 @@ def test_whatever_holds_rows_gives_the_same_table(data: Any) -> None:
         ([{"value": 7}], TypeError, "row 0: 'value' is an int"),
         ([7], TypeError, "row 0 is an int"),
         ([{"value": b"", "headers": {"a b": "c"}}], ValueError, "header name"),
+        (
+            [{"value": b""}, {"value": b"", "headers": "x"}],
+            ValueError,
+            "row 1: 'headers' is b'x', no NATS header block",
+        ),
+        ([{"value": b"", "headers": b"A: b"}], ValueError, "give a dict, or a block such as"),
+        (
+            pa.table({"value": ["1", "2"], "headers": [None, "A: b"]}),
+            ValueError,
+            "row 1: 'headers' is b'A: b', no NATS",
+        ),
+        (pa.table({"value": ["1"], "headers": [b"NATS/1.0\r\nA: b"]}), ValueError, "no NATS header block"),
+        (
+            pa.table({"value": ["1"], "headers": [{"A": "b"}]}),
+            TypeError,
+            "'headers' is struct.*a list of dicts takes dicts",
+        ),
         (b"rows", TypeError, "cannot append a bytes"),
         (7, TypeError, "cannot append an int"),
+        (pl.LazyFrame(PLAIN), TypeError, r"cannot append a LazyFrame: call \.collect\(\) first"),
+        (dataset(pa.table(PLAIN)), TypeError, r"cannot append an InMemoryDataset: call \.to_table\(\) first"),
+        ((row for row in [{"value": b"1"}]), TypeError, r"cannot append a generator: give list\(…\)"),
+        ({"value": b"1"}, TypeError, r"cannot append a dict: give \[row\] for one row"),
+        (pd.Series(["1"]), TypeError, "cannot append a Series: it is one column, not a table"),
+        (pl.Series(["1"]), TypeError, "cannot append a Series: it is one column, not a table"),
+        (pa.chunked_array([["1"]]), TypeError, "cannot append a ChunkedArray: it is one column, not a table"),
+        (pd.DataFrame({"value": ["1", 2]}), TypeError, "cannot append a DataFrame: .*column value"),
+        (pd.DataFrame({"colour": ["red", 2], "value": "1"}), ValueError, "unknown columns colour"),
+        (
+            pd.DataFrame({"value": ["1"], "key": ["k"]}).set_index("value"),
+            ValueError,
+            r"is the index; .*reset_index\(\)",
+        ),
     ],
 )
 def test_what_cannot_be_appended_is_told(data: Any, kind: type[Exception], reason: str) -> None:
     with pytest.raises(kind, match=reason):
         to_table(data, stream_subject="s")
+
+
+def test_the_index_of_pandas_is_no_column() -> None:
+    frame = pd.DataFrame({"id": [3, 1, 2], "key": ["k", "k", None], "value": ["c", "a", "b"], "n": [1, 2, 3]})
+    for given, values in (
+        (frame[frame.n > 1][["key", "value"]], [b"a", b"b"]),
+        (frame.sort_values("id")[["value"]], [b"a", b"b", b"c"]),
+        (frame.set_index("id")[["value"]], [b"c", b"a", b"b"]),
+        (frame.set_index(["id", "n"]), [b"c", b"a", b"b"]),
+        (frame.set_index(pd.date_range("2026-01-01", periods=3))[["value"]], [b"c", b"a", b"b"]),
+        (frame.set_index("value", drop=False)[["value"]], [b"c", b"a", b"b"]),
+        (frame.convert_dtypes(dtype_backend="pyarrow").set_index("n").iloc[::-1][["value"]], [b"b", b"a", b"c"]),
+    ):
+        table = to_table(given, stream_subject="s")
+        assert table.column("value").to_pylist() == values
+        assert table.column_names == ["subject", "key", "value", "headers"]
+
+
+def test_a_relation_of_duckdb_is_taken() -> None:
+    with duckdb.connect() as connection:
+        table = to_table(connection.sql("select 'k' as key, '1' as value"), stream_subject="s")
+    assert table.select(["key", "value"]).to_pylist() == [{"key": b"k", "value": b"1"}]
+
+
+def test_a_data_frame_of_spark_is_told_how_spark_writes() -> None:
+    classic = pytest.importorskip("pyspark.sql.classic.dataframe")
+    frame = object.__new__(classic.DataFrame)  # without a JVM: nothing of it is looked at
+    with pytest.raises(TypeError, match=r'cannot append a DataFrame of Spark: .*\.write\.format\("penstock"\)'):
+        to_table(frame, stream_subject="s")
+
+
+def test_blocks_of_headers_are_appended_as_they_are_and_empty_ones_are_none() -> None:
+    blocks = [b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0 100 Idle\r\n\r\n", None, b""]
+    table = to_table(pa.table({"value": ["1", "2", "3", "4"], "headers": blocks}), stream_subject="s")
+    assert table.column("headers").to_pylist() == [*blocks[:3], None]
+    rows = [{"value": b"1", "headers": block} for block in blocks]
+    assert to_table(rows, stream_subject="s").column("headers").to_pylist() == [*blocks[:3], None]
 
 
 def test_a_pattern_is_no_subject_for_rows_without_one() -> None:

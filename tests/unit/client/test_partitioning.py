@@ -85,3 +85,9 @@ def test_text_is_hashed_as_utf8_and_what_lies_under_a_null_is_not() -> None:
 def test_what_cannot_be_split_is_refused(columns: Any, count: int, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         partitions_of(pa.table(columns), count)
+
+
+@pytest.mark.parametrize("rows", [[{"value": b"1"}], {"value": ["1"]}, None])
+def test_rows_that_are_no_table_of_arrow_are_told(rows: Any) -> None:
+    with pytest.raises(TypeError, match="the rows are a .*; give a"):
+        partitions_of(rows, 3)

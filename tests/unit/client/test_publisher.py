@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from nats.aio.client import Client as NatsClient
 from nats.errors import Error as NatsError
 
 import penstock
 from penstock.cli.jetstream import JetStream
 from penstock.cli.relay_nats import NatsOutput
+from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import Publisher, ended_by_cancel, first_connection
 from penstock.client.values import encode_headers
 
@@ -192,7 +192,7 @@ async def test_a_login_that_is_refused_later_is_told_and_raises_nothing() -> Non
     async def tell(error: Exception) -> None:
         told.append(str(error))
 
-    class Kept(NatsClient):
+    class Kept(StrictNatsClient):
         """nats-py, whose error callback can be called here: by itself it leaves a transport open where that happens."""
 
         async def connect(self, *args: Any, **options: Any) -> None:
@@ -208,7 +208,7 @@ async def test_a_login_that_is_refused_later_is_told_and_raises_nothing() -> Non
 
 
 async def test_without_an_error_callback_a_refused_login_is_told_all_the_same() -> None:
-    connection = NatsClient()
+    connection = StrictNatsClient()
     async with asyncio.timeout(10), nats_server(REFUSED) as (url, _):
         with pytest.raises(penstock.Unavailable, match="asks for a login"):
             await first_connection(connection, [url], error_cb=None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.hot import envelope_acks
 from penstock.hot.acks import pubacks_again, waiting_again
@@ -61,6 +62,7 @@ def test_what_is_stored_is_acked_to_jetstream_and_others_hear_json(reply: bytes)
 HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 5\r\nNats-Last-Stream: 9\r\n%s\r\n"
 REQUEST = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
 FLOW = b"$JS.FC.ORDERS.bridge.xYz1"
+LONGEST = FLOW.ljust(limits.FLOW_CONTROL_SUBJECT_BYTES_MAX, b"x")
 STALLED = HEARTBEAT % (b"Nats-Consumer-Stalled: %s\r\n" % FLOW)
 Message = tuple[bytes | None, bytes | None, bytes]  # reply, header block, value
 
@@ -93,6 +95,11 @@ def values_of(found: Any) -> list[bytes | None]:
         ((None, HEARTBEAT % b"Nats-Consumer-Stalled:", b""), b""),
         ((None, b"NATS/1.0 100\r\n\r\n", b""), b""),
         ((FLOW, REQUEST, b""), FLOW),
+        ((LONGEST, REQUEST, b""), LONGEST),
+        ((LONGEST + b"x", REQUEST, b""), b""),
+        ((None, HEARTBEAT % (b"Nats-Consumer-Stalled: %s\r\n" % LONGEST), b""), LONGEST),
+        ((None, HEARTBEAT % (b"Nats-Consumer-Stalled: %sx\r\n" % LONGEST), b""), b""),
+        ((None, HEARTBEAT % (b"Nats-Consumer-Stalled: $JS.FC.%s\r\n" % (b"x" * 60_000)), b""), b""),
     ],
 )
 def test_what_a_consumer_says_between_its_messages_is_no_row(message: Message, reply: bytes) -> None:

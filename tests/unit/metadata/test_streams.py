@@ -124,7 +124,7 @@ def test_alter_names_the_choices_there_are() -> None:
     assert caught.value.details["mistakes"] == [
         "compression: it is one of 'none', 'lz4', 'zstd'",
         "durability: it is one of 'auto', 'fsync', 'os'",
-        "max_age_ms: expected `int | null`, got `str`",
+        "max_age_ms: expected `int | None`, got `str`",
     ]
 
 
