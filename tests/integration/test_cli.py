@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -339,6 +340,60 @@ def test_following_prints_what_comes_and_ctrl_c_is_quiet(run: Run, broker: Ready
         finally:
             process.kill()
     assert (out, err, process.returncode) == (b"", b"", 130)
+
+
+def with_stdout(broker: ReadyLine, where: str, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command with its stdout led elsewhere, as a shell says it."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" "$@" {where}', *PENSTOCK, *args],
+        env={**os.environ, "PENSTOCK_SERVER": broker.client, **variables},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+@pytest.mark.parametrize("shape", ["raw", *(pytest.param(one, marks=needs_time) for one in ("table", "json", "arrow"))])
+def test_what_a_file_does_not_take_is_an_error_and_not_committed(
+    run: Run, broker: ReadyLine, tmp_path: Path, shape: str
+) -> None:
+    name = f"limited-{shape}"
+    run("stream", "create", name, f"{name}.>")
+    run("publish", f"{name}.a", "x" * 1000, "--count", "300")
+    done = with_stdout(
+        broker, f'>"{tmp_path / "rows"}"', "read", name, "-o", shape, "--group", name, PYTHONUNBUFFERED="1"
+    )
+    assert (done.returncode, done.stderr) == (1, "Error: File too large\n")
+    assert lines(run("group", "show", name, "--json"))[0]["offset"] == 0
+
+
+def test_a_command_whose_output_would_be_lost_does_nothing(run: Run, broker: ReadyLine, stream: str) -> None:
+    run("publish", f"{stream}.a", "x")
+    for command in (
+        ("read", stream, "--group", stream),
+        ("user", "add", "bob", "--admin", "--token"),
+        ("user", "rotate", "bob", "--token"),
+        ("keys", "new"),
+        ("dump", broker.data_dir),
+    ):
+        done = with_stdout(broker, ">&-", *command)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
+        assert "stdout is closed" in done.stderr
+    assert lines(run("read", stream, "--group", stream))[0]["value"] == "x"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_token_that_cannot_be_printed_makes_no_user(run: Run, broker: ReadyLine) -> None:
+    done = with_stdout(broker, ">/dev/full", "user", "add", "bob", "--admin", "--token")
+    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+    with start(broker, "user", "add", "bob", "--admin", "--token") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert b"nobody reads the token" in process.stderr.read()
+        assert process.wait(TIMEOUT_S) == 1
+    assert "nobody has to log in" in run("user", "list").stderr
 
 
 def test_ctrl_c_at_the_question_is_130_and_deletes_nothing(run: Run, broker: ReadyLine, stream: str) -> None:

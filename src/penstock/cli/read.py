@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.errors import ErrorCode
+from penstock.base.standard_streams import need_stdout
 from penstock.cli import output, places
 from penstock.cli.completing import complete_group
 from penstock.cli.consuming import Consuming
@@ -160,6 +161,7 @@ def read(
     What was printed for a --group is committed every few seconds, and when the command ends. Where others hold all
     partitions, and something is left to read, it waits for their session (10 s): they may have been killed.
     """
+    need_stdout()
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
     if chosen is Format.ARROW and sys.stdout.isatty():
         raise typer.BadParameter("an Arrow stream is not for a terminal: redirect it, as in `> orders.arrows`")

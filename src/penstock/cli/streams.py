@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.config import ALTERABLE, Acks, StreamConfig
+from penstock.base.standard_streams import need_stdout
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
 from penstock.cli import copy, finding, intake, output, producers, purge, report
@@ -279,6 +280,7 @@ def list_streams(
     How many offsets each keeps is how many messages it has, unless some have gone from between others: by compaction,
     a time to live or a rollup, or because what was imported had gaps.
     """
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [info for info in client.streams(timeout=seconds) if also_internal or not info.config.is_internal]
         sees_all = bool(infos) or as_json or _sees_all(client, seconds)
@@ -324,6 +326,7 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Show one stream: its config, what it holds, what is wrong with it."""
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         if queries:
             producers.show_queries(client.staging.queries(name, timeout=seconds), as_json=as_json)
