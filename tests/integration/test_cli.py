@@ -511,6 +511,36 @@ def test_a_broker_says_in_one_line_that_it_runs_plain(tmp_path: Path, plain: str
     assert all("WARNING" in line and "hot path: plain Python, several times slower" in line for line in told)
 
 
+def test_what_is_refused_is_told_with_what_to_do(run: Run, broker: ReadyLine, stream: str) -> None:
+    run("publish", f"{stream}.a", "x")
+    run("stream", "purge", stream, "--all", "--yes")
+    empty = run("read", stream, "--from", "0", code=1).stderr
+    assert "offset 0 is not in the log, which is empty: the next message gets offset 1" in empty
+    refused = run("publish", f"{stream}.a", "x", "--header", "Nats-TTL=1h", code=1).stderr
+    assert f"`penstock stream alter {stream} --allow-message-ttl yes`" in refused
+    refused = run("publish", f"{stream}.a", "x", "--header", "Nats-Rollup=all", code=1).stderr
+    assert f"`penstock stream alter {stream} --allow-rollup yes`" in refused
+    assert "is the data directory of a broker" in run("backup", broker.data_dir, code=2).stderr
+    relayed = run("relay", stream, "--to", "nobody", "--stored", "--timeout", "1s")
+    assert "nothing was relayed" in relayed.stderr
+    run("publish", f"{stream}.a", "x", "--nats", "")
+    relayed = run("relay", stream, "--to", "nobody", "--stored", "--timeout", "1s", code=1)
+    assert "penstock stream create NAME SUBJECT" in relayed.stderr
+    assert "penstock serve" not in relayed.stderr
+
+
+def test_a_paused_stream_is_not_waited_for(run: Run, stream: str) -> None:
+    run("stream", "create", "beside", f"{stream}.>")
+    run("stream", "pause", "beside")
+    told = run("publish", f"{stream}.a", "x")
+    assert told.stdout == f"stored in {stream} at offset 0, on disk\n"
+    assert "it does not come into beside" in told.stderr
+    run("stream", "pause", stream)
+    assert "store the subject" in (said := run("publish", f"{stream}.a", "x", code=1).stderr)
+    assert "and are paused" in said
+    run("stream", "delete", "beside", "--yes")
+
+
 def test_settings_that_cannot_work_are_told_together(run: Run) -> None:
     result = run("serve", "--listen", "0.0.0.0:1", "--nats-port", "x", "--log-level", "loud", code=2)
     assert "3 mistakes" in result.stderr

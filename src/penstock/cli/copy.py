@@ -246,8 +246,13 @@ class _Job(NamedTuple):
         )
         placer = Placer(self.there, made, partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S))
         latest_us = self._check(made, partition, placer)
-        lacks = max(at.offset, at.log_start, placer.end)
-        return _Span(placer, partition, max(at.offset, at.log_start), lacks, max(lacks, stop.offset), latest_us)
+        first = max(at.offset, at.log_start)
+        lacks = max(first, placer.end)
+        begins = next((one.log_start for one in made.partitions if one.partition == partition), None) or 0
+        if first < begins:
+            text = f"note: partition {partition} of stream {made.name} begins at offset {begins}"
+            say_note(f"{text}: what {self.source.name} has before it does not come; for that take another name")
+        return _Span(placer, partition, first, lacks, max(lacks, stop.offset), latest_us)
 
     def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
         """The last row of the copy must be the source's; the latest time that the next ones get, if any."""

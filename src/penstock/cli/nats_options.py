@@ -32,8 +32,8 @@ def nats_option(meaning: str) -> Any:
 
 
 def urls_of(nats: str | None) -> list[str] | None:
-    """The servers of `--nats`; None: the broker says it."""
-    return None if nats is None else nats_urls(nats)
+    """The servers of `--nats`; None, also for an empty text: the broker says it."""
+    return nats_urls(nats) if nats else None
 
 
 def login_of(file: Path | None) -> dict[str, str]:

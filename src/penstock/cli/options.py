@@ -92,6 +92,11 @@ def reads_from(which: str, max_staleness: str, rack: str | None) -> dict[str, An
 
     try:
         staleness = None if max_staleness == UNLIMITED else parse_duration_us(max_staleness) / 1e6
+    except ValueError as error:
+        raise typer.BadParameter(f"--max-staleness: {error}") from None
+    if staleness == 0:
+        raise typer.BadParameter(f"--max-staleness {max_staleness} must be more than 0; write {UNLIMITED} for no limit")
+    try:
         return {"read_from": ReadFrom(which, staleness), "rack": rack}  # type: ignore[arg-type]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

@@ -308,9 +308,8 @@ class _Sending:
         self._attempt = 0
 
     def send(self, part: pa.RecordBatch) -> None:
-        """OperationalError: nats-server or a stream refuses it. Unavailable: not confirmed, or not acked, in time."""
+        """OperationalError: nats-server or a stream refuses it, or has not acked it in time. Unavailable: no NATS."""
         from penstock.client.batches import partition_of
-        from penstock.client.errors import Unavailable
 
         said = partition_of(part)
         number = (self._partition or 0) if said is None else said
@@ -327,7 +326,7 @@ class _Sending:
                 break
             assert answers is not None
             if time.monotonic() > give_up_s:
-                raise Unavailable(f"the message at offset {missing} is not stored: {answers.later}")
+                raise OperationalError(f"the message at offset {missing} is not stored: {answers.later}")
             # From there on again, in order: what is behind it may be there already, and comes twice.
             begin = left.column("offset").to_pylist().index(missing)
             if begin:

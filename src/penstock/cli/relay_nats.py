@@ -155,7 +155,7 @@ class NatsOutput:
     async def send(self, lots: Sequence[memoryview], answers: Answers | None = None) -> None:
         """Send whole frames, again where the connection broke meanwhile, and wait until all have acked who are to.
 
-        Unavailable: NATS has not confirmed it in time, or an ack is missing. OperationalError: a stream refuses it.
+        Unavailable: NATS has not confirmed it in time. OperationalError: a stream refuses it, or an ack is missing.
         """
         self._check_refused()
         self._answers = answers
@@ -168,7 +168,10 @@ class NatsOutput:
                     await self._answered.wait()
         except TimeoutError:
             if answers is not None and answers.first_missing is not None:
-                raise Unavailable(f"no stream has acked the message at offset {answers.first_missing}") from None
+                text = f"no stream has acked the message at offset {answers.first_missing} in time"
+                raise OperationalError(
+                    f"{text}; give it more with --timeout, or wait for no acks: --not-stored"
+                ) from None
             raise Unavailable(f"NATS at {self._shown} has not confirmed what was sent{self._why}") from None
         self._check_refused()
 

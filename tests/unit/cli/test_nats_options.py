@@ -35,4 +35,5 @@ def test_what_is_nothing_of_that_is_refused_without_saying_what_it_holds(tmp_pat
 
 def test_urls_are_parted_by_commas() -> None:
     assert urls_of(None) is None
+    assert urls_of("") is None  # as PENSTOCK_SERVER and --server
     assert urls_of("nats://a:1, nats://b:2,") == ["nats://a:1", "nats://b:2"]
