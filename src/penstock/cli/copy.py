@@ -109,7 +109,7 @@ def copy(
     It can be interrupted, and run again: it goes on where the copy ends, nothing comes twice, and what has come since
     is brought as well. --resume ends that. Groups stay where they are: `penstock group` tells and sets them.
     """
-    begin, end = _place(start), None if until is None else _place(until)
+    begin, end = _place(start, "--from"), None if until is None else _place(until, "--until")
     wanted = _filter(subject)
     with ExitStack() as stack:
         here, seconds = stack.enter_context(connected(ctx, server, timeout))
@@ -145,8 +145,8 @@ def copy(
     _say(info, made, rows, resumed=resume, as_json=as_json)
 
 
-def _place(text: str) -> Start:
-    place = places.parse_place(text, takes_last=False)
+def _place(text: str, option: str) -> Start:
+    place = places.parse_place(text, option, takes_last=False)
     if isinstance(place, places.LastMessages):
         raise typer.BadParameter("-N is no place that stays where it is: give an offset, an age or a time")
     return place

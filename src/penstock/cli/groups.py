@@ -226,7 +226,7 @@ def delete(
 
 
 def _place(text: str) -> Start:
-    place = places.parse_place(text, takes_last=False)
+    place = places.parse_place(text, "--to", takes_last=False)
     if isinstance(place, places.LastMessages):
         raise typer.BadParameter("give earliest, latest, an offset, an age or a time: -N is another place in a moment")
     return place

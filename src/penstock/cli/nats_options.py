@@ -25,6 +25,8 @@ NatsCreds = Annotated[
     ),
 ]
 
+_SCHEMES = ("nats", "tls", "ws", "wss")
+
 
 def nats_option(meaning: str) -> Any:
     """`--nats`, which means that."""
@@ -32,8 +34,14 @@ def nats_option(meaning: str) -> Any:
 
 
 def urls_of(nats: str | None) -> list[str] | None:
-    """The servers of `--nats`; None, also for an empty text: the broker says it."""
-    return nats_urls(nats) if nats else None
+    """The servers of `--nats`; None, also for an empty text: the broker says it. ValueError."""
+    urls = nats_urls(nats) if nats else None
+    for url in urls or ():
+        scheme, separator, _ = url.partition("://")
+        if separator and scheme.lower() not in _SCHEMES:
+            known = ", ".join(f"{one}://" for one in _SCHEMES)
+            raise ValueError(f"--nats: the scheme {scheme}:// is not supported; there are {known}")
+    return urls
 
 
 def login_of(file: Path | None) -> dict[str, str]:

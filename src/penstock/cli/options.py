@@ -41,9 +41,9 @@ def seconds_of(text: str) -> float:
     try:
         seconds = parse_duration_us(text) / 1e6
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint="'--timeout'") from None
     if seconds <= 0:
-        raise typer.BadParameter("a time-out is longer than nothing")
+        raise typer.BadParameter(f"{text} must be more than 0", param_hint="'--timeout'")
     return seconds
 
 

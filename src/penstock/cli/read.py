@@ -165,8 +165,8 @@ def read(
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
     if chosen is Format.ARROW and sys.stdout.isatty():
         raise typer.BadParameter("an Arrow stream is not for a terminal: redirect it, as in `> orders.arrows`")
-    from_place = places.parse_place(start)
-    to_place = None if end is None else places.parse_place(end)
+    from_place = places.parse_place(start, "--from")
+    to_place = None if end is None else places.parse_place(end, "--to")
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
     _check_group(group, {"--key": key, "--subject": subject, "--header": header})

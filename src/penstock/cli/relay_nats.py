@@ -102,8 +102,8 @@ class NatsOutput:
             if self._answers.is_settled:
                 self._answered.set()
 
-    async def jetstream_patterns(self, target: str) -> list[str]:
-        """The subjects of JetStream's streams that overlap `target` and ack; empty where no JetStream answers.
+    async def jetstream_patterns(self, target: str) -> list[str] | None:
+        """The subjects of JetStream's streams that overlap `target` and ack; None where no JetStream answers.
 
         OperationalError: what answers is not JetStream's, or there are more than 10,000 streams.
         """
@@ -114,7 +114,7 @@ class NatsOutput:
             try:
                 answer = await self._connection.request("$JS.API.STREAM.LIST", body, timeout=_LOOK_UP_S)
             except (NatsError, TimeoutError):
-                return patterns  # no JetStream, or none for this account
+                return None  # no JetStream, or none for this account
             try:
                 page = msgspec.json.decode(answer.data, type=_StreamPage)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -72,7 +72,7 @@ def _shown(server: str, mistake: str) -> str:
 
 def _unwanted(server: str) -> ValueError:
     advice = "; --credentials FILE (PENSTOCK_CREDENTIALS) says who logs in" if "@" in server else ", or tls://HOST:PORT"
-    return ValueError(f"{unwanted(server)}{advice}")
+    return ValueError(f"the server: {unwanted(server)}{advice}")
 
 
 def with_tls(server: str, fields: Mapping[str, str]) -> str:

@@ -56,6 +56,11 @@ def test_where_no_command_comes_first_there_are_all(arguments: tuple[str, ...]) 
         (["consume", "a"], "Did you mean 'read'?"),
         (["pub", "a"], "Did you mean 'publish'?"),
         (["read", "a", "--json"], "No such option: --json. Write --format json"),
+        (["read", "a", "--timeout", "0"], "'--timeout': 0 must be more than 0"),
+        (["read", "a", "--from", "x"], "'--from': 'x' is no place in the log"),
+        (["stream", "purge", "a", "--before", "x"], "'--before': 'x' is no place in the log"),
+        (["stream", "create", "a", "a.>", "--max-bytes", "-1"], "; write none for no limit"),
+        (["stream", "create", "a", "a.>", "--max-age", "-1"], "; write none for no limit"),
         (["read", "a", "--max-staleness", "0"], "--max-staleness 0 must be more than 0; write none for no limit"),
     ],
 )
