@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -341,6 +342,60 @@ def test_following_prints_what_comes_and_ctrl_c_is_quiet(run: Run, broker: Ready
     assert (out, err, process.returncode) == (b"", b"", 130)
 
 
+def with_stdout(broker: ReadyLine, where: str, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command with its stdout led elsewhere, as a shell says it."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" "$@" {where}', *PENSTOCK, *args],
+        env={**os.environ, "PENSTOCK_SERVER": broker.client, **variables},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+@pytest.mark.parametrize("shape", ["raw", *(pytest.param(one, marks=needs_time) for one in ("table", "json", "arrow"))])
+def test_what_a_file_does_not_take_is_an_error_and_not_committed(
+    run: Run, broker: ReadyLine, tmp_path: Path, shape: str
+) -> None:
+    name = f"limited-{shape}"
+    run("stream", "create", name, f"{name}.>")
+    run("publish", f"{name}.a", "x" * 1000, "--count", "300")
+    done = with_stdout(
+        broker, f'>"{tmp_path / "rows"}"', "read", name, "-o", shape, "--group", name, PYTHONUNBUFFERED="1"
+    )
+    assert (done.returncode, done.stderr) == (1, "Error: File too large\n")
+    assert lines(run("group", "show", name, "--json"))[0]["offset"] == 0
+
+
+def test_a_command_whose_output_would_be_lost_does_nothing(run: Run, broker: ReadyLine, stream: str) -> None:
+    run("publish", f"{stream}.a", "x")
+    for command in (
+        ("read", stream, "--group", stream),
+        ("user", "add", "bob", "--admin", "--token"),
+        ("user", "rotate", "bob", "--token"),
+        ("keys", "new"),
+        ("dump", broker.data_dir),
+    ):
+        done = with_stdout(broker, ">&-", *command)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
+        assert "stdout is closed" in done.stderr
+    assert lines(run("read", stream, "--group", stream))[0]["value"] == "x"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_token_that_cannot_be_printed_makes_no_user(run: Run, broker: ReadyLine) -> None:
+    done = with_stdout(broker, ">/dev/full", "user", "add", "bob", "--admin", "--token")
+    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+    with start(broker, "user", "add", "bob", "--admin", "--token") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert b"nobody reads the token" in process.stderr.read()
+        assert process.wait(TIMEOUT_S) == 1
+    assert "nobody has to log in" in run("user", "list").stderr
+
+
 def test_ctrl_c_at_the_question_is_130_and_deletes_nothing(run: Run, broker: ReadyLine, stream: str) -> None:
     environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
     command = [*PENSTOCK, "stream", "delete", stream]
@@ -454,6 +509,36 @@ def test_a_broker_says_in_one_line_that_it_runs_plain(tmp_path: Path, plain: str
         told = [line for line in broker.said.splitlines() if "hot path" in line]
     assert len(told) == (1 if plain or not is_compiled() else 0)
     assert all("WARNING" in line and "hot path: plain Python, several times slower" in line for line in told)
+
+
+def test_what_is_refused_is_told_with_what_to_do(run: Run, broker: ReadyLine, stream: str) -> None:
+    run("publish", f"{stream}.a", "x")
+    run("stream", "purge", stream, "--all", "--yes")
+    empty = run("read", stream, "--from", "0", code=1).stderr
+    assert "offset 0 is not in the log, which is empty: the next message gets offset 1" in empty
+    refused = run("publish", f"{stream}.a", "x", "--header", "Nats-TTL=1h", code=1).stderr
+    assert f"`penstock stream alter {stream} --allow-message-ttl yes`" in refused
+    refused = run("publish", f"{stream}.a", "x", "--header", "Nats-Rollup=all", code=1).stderr
+    assert f"`penstock stream alter {stream} --allow-rollup yes`" in refused
+    assert "is the data directory of a broker" in run("backup", broker.data_dir, code=2).stderr
+    relayed = run("relay", stream, "--to", "nobody", "--stored", "--timeout", "1s")
+    assert "nothing was relayed" in relayed.stderr
+    run("publish", f"{stream}.a", "x", "--nats", "")
+    relayed = run("relay", stream, "--to", "nobody", "--stored", "--timeout", "1s", code=1)
+    assert "penstock stream create NAME SUBJECT" in relayed.stderr
+    assert "penstock serve" not in relayed.stderr
+
+
+def test_a_paused_stream_is_not_waited_for(run: Run, stream: str) -> None:
+    run("stream", "create", "beside", f"{stream}.>")
+    run("stream", "pause", "beside")
+    told = run("publish", f"{stream}.a", "x")
+    assert told.stdout == f"stored in {stream} at offset 0, on disk\n"
+    assert "it does not come into beside" in told.stderr
+    run("stream", "pause", stream)
+    assert "store the subject" in (said := run("publish", f"{stream}.a", "x", code=1).stderr)
+    assert "and are paused" in said
+    run("stream", "delete", "beside", "--yes")
 
 
 def test_settings_that_cannot_work_are_told_together(run: Run) -> None:

@@ -52,6 +52,8 @@ async def test_some_subjects_of_some_time(broker: BrokerProcess, client: aio.Cli
     kept = [one for one in await rows_of(client, "many") if one[2] == "orders.3.x" and 100 <= int(str(one[0])) < 900]
     assert await rows_of(client, "some") == kept
     assert (await client.stream("some")).partitions[0].log_start == 100
+    _, errors = await copy(broker, "many", "some", "--subject", "orders.3.*", "--from", "50", "--until", "900")
+    assert "partition 0 of stream some begins at offset 100: what many has before it does not come" in errors
     await client.create_stream("model", "nothing", compression="zstd", max_messages=50)
     await copy(broker, "many", "alike", "--like", "model")
     config = (await client.stream("alike")).config

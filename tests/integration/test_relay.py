@@ -365,3 +365,22 @@ async def test_an_ack_that_never_comes_ends_the_relay(broker: BrokerProcess, cli
         assert "no stream has acked the message at offset 0" in errors
         out, _ = await relay(broker, "unacked", "--to", "u")
         assert out.startswith("relayed 3 messages")
+
+
+@needs_time
+async def test_a_stream_that_is_made_while_a_relay_follows_is_found(broker: BrokerProcess, client: aio.Client) -> None:
+    await with_rows(client, "watched", 1)
+    arguments = ("relay", "watched", "--to", "late.{subject}", "--group", "g", "--follow")
+    async with subscribed(broker.nats_url, "late.>") as subscriber:
+        with launched(broker.client_address, *arguments) as running:
+            await subscriber.until(1)
+            await client.create_stream("late", "late.>", max_message_bytes=100)
+
+            async def ends() -> bool:  # each message is too large for the new stream
+                await client.append("watched", [{"subject": "watched.eu.1", "value": "x" * 200}])
+                return running.poll() is not None
+
+            await eventually(ends, "the relay ends")
+            _, errors = await ended(running, 1)
+    assert "note: stream late stores late.>" in errors
+    assert "stream late refuses the message at offset" in errors

@@ -8,6 +8,7 @@ that nobody expects of it.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import NamedTuple
 
 ADDRESS_CHARS_MAX = 261
@@ -43,15 +44,33 @@ class Address(NamedTuple):
     @property
     def is_literal(self) -> bool:
         """Whether its host is an IP address, and no name of one."""
-        try:
-            ipaddress.ip_address(self.host.partition("%")[0])
-        except ValueError:
-            return False
-        return True
+        return is_ip(self.host)
+
+
+def is_ip(host: str) -> bool:
+    """Whether that is an IP address, and no name of one."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def unwanted(text: str) -> str | None:
+    """Why that is more than HOST:PORT: it has a login or a scheme. None: it has not. No part of a login is repeated."""
+    scheme, separator, behind = text.strip().partition("://")
+    if "@" in text:
+        bare = re.split(r"[/?#,]", text.strip().rpartition("@")[2])[0]
+        return f"an address has no login, and this one has an '@': write HOST:PORT, as in {bare!r}"
+    if separator:
+        return f"an address has no scheme ({scheme}://): write HOST:PORT, as in {re.split('[/?#]', behind)[0]!r}"
+    return None
 
 
 def parse_address(text: str, *, any_port: bool = False) -> Address:
     """`HOST:PORT` or `[IPv6]:PORT`; port 0 only with `any_port`. ValueError that says what is expected."""
+    if (mistake := unwanted(text)) is not None:
+        raise ValueError(mistake)
     if len(text) > ADDRESS_CHARS_MAX:
         raise ValueError(f"an address has up to {ADDRESS_CHARS_MAX} characters, not {len(text)}")
     host, colon, port_text = text.strip().rpartition(":")

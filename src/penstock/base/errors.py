@@ -15,6 +15,8 @@ from typing import Any
 
 NATS_GREETING = f"a frame of {int.from_bytes(b'INFO', 'little')} bytes"
 """What a NATS server says first, taken for the length of a frame, is over the limit: so the refusal begins."""
+HTTP_GREETING = f"a frame of {int.from_bytes(b'HTTP', 'little')} bytes"
+"""The same of an HTTP server, which answers so to what it does not understand."""
 
 
 class PenstockError(Exception):

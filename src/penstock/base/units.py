@@ -27,6 +27,7 @@ _BYTES = {
     "gib": 2**30,
     "tib": 2**40,
 }
+_BINARY = {"ki": "KiB", "mi": "MiB", "gi": "GiB", "ti": "TiB"}  # as Kubernetes writes them
 _MICROSECONDS = {
     "us": 1,
     "ms": 10**3,
@@ -36,6 +37,14 @@ _MICROSECONDS = {
     "h": 3_600 * 10**6,
     "d": 86_400 * 10**6,
     "w": 7 * 86_400 * 10**6,
+}
+_WORDS = {
+    **dict.fromkeys(("sec", "second"), "s"),
+    **dict.fromkeys(("minute",), "m"),
+    **dict.fromkeys(("hr", "hour"), "h"),
+    **dict.fromkeys(("day",), "d"),
+    **dict.fromkeys(("wk", "week"), "w"),
+    **dict.fromkeys(("millisecond", "msec"), "ms"),
 }
 _CALENDAR = {"mo": "month", "mon": "month", "month": "month", "y": "year", "yr": "year", "year": "year"}
 _CALENDAR_DAYS = {"month": 30, "year": 365}
@@ -50,6 +59,8 @@ def parse_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     scale = None if found is None else _BYTES.get(found[2].lower())
     if found is None or scale is None:
+        if found is not None and found[2].lower() in _BINARY:
+            raise ValueError(f"{text!r} is not a size; write {found[1]}{_BINARY[found[2].lower()]}")
         raise ValueError(f"{text!r} is not a size; write for example 1048576, 64MiB or 1.5GB")
     return _scaled(found[1], scale)
 
@@ -70,6 +81,8 @@ def parse_duration_us(text: str) -> int:
         scale = None if part is None else _MICROSECONDS.get(part[2].lower())
         if part is not None and (calendar := _calendar_unit(part[2])) is not None:
             raise ValueError(_of_calendar(text, part, calendar))
+        if part is not None and (unit := _WORDS.get(part[2].lower().removesuffix("s"))) is not None:
+            raise ValueError(f"{text!r} is not a duration; write {part[1]}{unit}")
         if part is None or scale is None:
             raise ValueError(mistake)
         total += _scaled(part[1], scale)
@@ -78,8 +91,11 @@ def parse_duration_us(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """`1h30m` as milliseconds; ValueError as `parse_duration_us`."""
-    return parse_duration_us(text) // 1_000
+    """`1h30m` as milliseconds; ValueError as `parse_duration_us`, and for what is less than one."""
+    duration_us = parse_duration_us(text)
+    if 0 < duration_us < 1_000:
+        raise ValueError(f"{text.strip()} is below 1ms, the least")
+    return duration_us // 1_000
 
 
 def _calendar_unit(unit: str) -> str | None:
@@ -122,6 +138,17 @@ def format_exact_bytes(size_bytes: int) -> str:
         if size_bytes and size_bytes % scale == 0:
             return f"{size_bytes // scale}{unit}"
     return str(size_bytes)
+
+
+def format_short_bytes(size_bytes: int) -> str:
+    """As `format_exact_bytes`, or in powers of 1000 where that is the larger unit: `10GB`, `64MiB`."""
+    binary = format_exact_bytes(size_bytes)
+    decimal = binary
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if size_bytes and size_bytes % scale == 0:
+            decimal = f"{size_bytes // scale}{unit}"
+            break
+    return min(binary, decimal, key=len)
 
 
 def format_duration_us(duration_us: int) -> str:

@@ -199,10 +199,12 @@ def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
         content = tomllib.loads(text_of(data))
     except OSError as error:
         mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
+        mistakes.without_value.update(SETTINGS)  # whatever it says
         return given
     except (ValueError, RecursionError) as error:  # TOMLDecodeError among them
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         mistakes.append(f"{file}: is not valid TOML: {reason}")
+        mistakes.without_value.update(SETTINGS)
         return given
     for name, value in content.items():
         setting = SETTINGS.get(name)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from penstock.base import limits
-from penstock.base.addresses import Address, parse_address
+from penstock.base.addresses import Address, parse_address, unwanted
 from penstock.base.ids import BrokerId
 from penstock.base.units import parse_bytes, parse_duration_ms
 
@@ -282,13 +282,18 @@ def _voter(text: str, expected: str) -> Voter:
     if not at:
         raise ValueError(f"{text!r} is not a broker; expected {expected}")
     if not (id_text.isascii() and id_text.isdigit() and 0 < int(id_text[:11]) <= BROKER_ID_MAX):
+        if "@" in address or not id_text.isalnum():
+            raise ValueError(f"what stands before the '@' is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
         raise ValueError(f"{text!r}: {id_text!r} is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
     return Voter(BrokerId(int(id_text)), read_advertised_address(address))
 
 
 def read_addresses_to_join(value: object) -> tuple[Address, ...]:
     """HOST:PORT, several."""
-    addresses = tuple(map(parse_address, _parts(value, "HOST:PORT of a broker of the cluster")))
+    parts = _parts(value, "HOST:PORT of a broker of the cluster")
+    if (mistake := next(filter(None, map(unwanted, reversed(parts))), None)) is not None:
+        raise ValueError(mistake)  # first: a comma in a password parts it
+    addresses = tuple(map(parse_address, parts))
     if not addresses:
         raise ValueError("no address given; expected HOST:PORT of brokers of the cluster, parted by commas")
     return addresses

@@ -36,13 +36,18 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        code = code or _not_written(error)
+        code = _not_written(error, code)
     raise SystemExit(code)
 
 
-def _not_written(error: OSError) -> int:
-    """What the program ends with where stdout takes no more: as a command that does is told (see `failure`)."""
+def _not_written(error: OSError, code: object = None) -> object:
+    """What the program ends with where stdout takes no more: as a command that does is told (see `failure`).
+
+    One that has failed has said so: its `code` stays.
+    """
     forget_stdout()
+    if code:
+        return code
     if isinstance(error, BrokenPipeError):
         return 0
     with suppress(OSError):

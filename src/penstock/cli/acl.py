@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.standard_streams import need_stdout
 from penstock.cli import output
 from penstock.cli.completing import OPERATIONS, complete_operations, complete_stream, complete_user
 from penstock.cli.failure import FAILED, clearly, say
@@ -158,6 +159,7 @@ def list_rules(
     debug: Debug = False,
 ) -> None:
     """List rules. Who is no administrator sees his own, and everybody's (*)."""
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
     if not found.is_guarded:
@@ -204,6 +206,7 @@ def try_out(
     debug: Debug = False,
 ) -> None:
     """Say whether a user may do something, and which rule says so; nothing is done. Exit code 1: it may not."""
+    need_stdout()
     operation = operation.replace("-", "_")
     if operation not in OPERATIONS:
         raise typer.BadParameter(f"{operation}: no such operation; there are {', '.join(OPERATIONS)}")

@@ -77,6 +77,9 @@ def backup(
     """
     from penstock.cli import backup_files
 
+    if (folder / "penstock.json").exists():
+        text = f"{folder} is the data directory of a broker: give another folder for the backup"
+        raise ValueError(f"{text}; streams come from the broker itself (--server)")
     backup_files.private_folder(folder)
     with backup_files.alone(folder):
         manifest = _manifest(folder)

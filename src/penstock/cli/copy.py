@@ -109,7 +109,7 @@ def copy(
     It can be interrupted, and run again: it goes on where the copy ends, nothing comes twice, and what has come since
     is brought as well. --resume ends that. Groups stay where they are: `penstock group` tells and sets them.
     """
-    begin, end = _place(start), None if until is None else _place(until)
+    begin, end = _place(start, "--from"), None if until is None else _place(until, "--until")
     wanted = _filter(subject)
     with ExitStack() as stack:
         here, seconds = stack.enter_context(connected(ctx, server, timeout))
@@ -145,8 +145,8 @@ def copy(
     _say(info, made, rows, resumed=resume, as_json=as_json)
 
 
-def _place(text: str) -> Start:
-    place = places.parse_place(text, takes_last=False)
+def _place(text: str, option: str) -> Start:
+    place = places.parse_place(text, option, takes_last=False)
     if isinstance(place, places.LastMessages):
         raise typer.BadParameter("-N is no place that stays where it is: give an offset, an age or a time")
     return place
@@ -246,8 +246,13 @@ class _Job(NamedTuple):
         )
         placer = Placer(self.there, made, partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S))
         latest_us = self._check(made, partition, placer)
-        lacks = max(at.offset, at.log_start, placer.end)
-        return _Span(placer, partition, max(at.offset, at.log_start), lacks, max(lacks, stop.offset), latest_us)
+        first = max(at.offset, at.log_start)
+        lacks = max(first, placer.end)
+        begins = next((one.log_start for one in made.partitions if one.partition == partition), None) or 0
+        if first < begins:
+            text = f"note: partition {partition} of stream {made.name} begins at offset {begins}"
+            say_note(f"{text}: what {self.source.name} has before it does not come; for that take another name")
+        return _Span(placer, partition, first, lacks, max(lacks, stop.offset), latest_us)
 
     def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
         """The last row of the copy must be the source's; the latest time that the next ones get, if any."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.standard_streams import need_stdout
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.keys import KeysFile, keys_of, opened
@@ -96,6 +97,7 @@ def dump(
     Every row is checked, whatever the limit. The last line says whether all is sound, or where it is not; then the exit
     code is 1.
     """
+    need_stdout()
     console = output.console()
     verdict = _Verdict()
     folders = _Folders(keys_of(keys_file))

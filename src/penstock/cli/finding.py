@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.standard_streams import need_stdout
 from penstock.cli import output
 from penstock.cli.failure import clearly, say
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected
@@ -21,6 +22,7 @@ def find(
     debug: Debug = False,
 ) -> None:
     """Find the streams that store a subject: who will ack what is published there."""
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         infos = client.streams_for(subject, timeout=seconds)
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from penstock.base.errors import ErrorCode
+from penstock.base.standard_streams import need_stdout
 from penstock.cli import output, places
 from penstock.cli.completing import complete_group, complete_stream
 from penstock.cli.confirming import confirm
@@ -63,6 +64,7 @@ def list_groups(
     debug: Debug = False,
 ) -> None:
     """List all groups, and the streams in which they have committed how far they are."""
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.groups.all(timeout=seconds)
     if as_json:
@@ -95,6 +97,7 @@ def show(
     json: an object for each partition, with [bold]stream, partition, offset, committed, log_start, committed_end,
     member, lag[/bold]; an offset of null: nothing is committed; a member of null: nobody of this group reads it.
     """
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         names = [stream]
         if stream is None:
@@ -223,7 +226,7 @@ def delete(
 
 
 def _place(text: str) -> Start:
-    place = places.parse_place(text, takes_last=False)
+    place = places.parse_place(text, "--to", takes_last=False)
     if isinstance(place, places.LastMessages):
         raise typer.BadParameter("give earliest, latest, an offset, an age or a time: -N is another place in a moment")
     return place

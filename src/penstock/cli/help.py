@@ -16,6 +16,16 @@ from typer.core import TyperCommand, TyperGroup
 
 _UsageError: Any = typer.BadParameter.__base__  # that of Typer's own copy of Click
 
+_CALLED_HERE = {
+    **dict.fromkeys(("rm", "remove", "del"), ("delete",)),
+    **dict.fromkeys(("info", "get", "describe"), ("show", "status")),
+    **dict.fromkeys(("add", "new", "make"), ("create", "add")),
+    **dict.fromkeys(("edit", "update", "set"), ("alter",)),
+    **dict.fromkeys(("sub", "subscribe", "consume", "tail", "cat"), ("read",)),
+    **dict.fromkeys(("pub", "produce"), ("publish",)),
+    "ls": ("list",),
+}
+
 
 class _Switches:
     """A command that shows every switch as one."""
@@ -53,7 +63,14 @@ class Command(_Switches, TyperCommand):
 
 
 class Group(_Switches, TyperGroup):
-    """See the module."""
+    """See the module. A name that another program has for a command is told what it is called here."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named. UsageError: there is none."""
+        meant = next((one for one in _CALLED_HERE.get(args[0], ()) if one in self.commands), None)
+        if args[0] not in self.commands and meant is not None:
+            raise _UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx=ctx)
+        return super().resolve_command(ctx, args)
 
 
 @contextmanager
@@ -67,7 +84,10 @@ def _said_plainly(ctx: Any) -> Iterator[None]:
         raise typer.BadParameter(found, ctx=error.ctx, param=error.param) from None
     except Exception as error:
         # Typer has a copy of Click's classes for itself, so it is known by its name.
-        if type(error).__name__ == "NoSuchOption" and re.match(r"-[^-]", given := str(vars(error)["option_name"])):
+        given = str(vars(error)["option_name"]) if type(error).__name__ == "NoSuchOption" else ""
+        if given == "--json" and any("--format" in one.opts for one in ctx.command.params):
+            raise _UsageError("No such option: --json. Write --format json", ctx=ctx) from None
+        if re.match(r"-[^-]", given):
             rest = " ".join(one.name.upper() for one in ctx.command.params if one.param_type_name == "argument")
             text = f"No such option: {given}. What begins with a dash and is no option stands behind --, at the end:"
             raise _UsageError(f"{text} {ctx.command_path} … -- {rest}", ctx=ctx) from None

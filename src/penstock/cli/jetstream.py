@@ -306,7 +306,8 @@ class JetStream:
             answer = await self._connection.request(f"{self._api}.{what}", payload, timeout=self._timeout_s)
         except NatsError as error:
             if "no responders" in str(error).lower():
-                raise OperationalError(f"NATS at {self.shown} has no JetStream for this user") from None
+                text = f"NATS at {self.shown} has no JetStream for this user"
+                raise OperationalError(f"{text}: give the nats-server that has it with --nats URL") from None
             raise Unavailable(f"JetStream at {self.shown} does not answer: {error}") from None
         said = msgspec.json.decode(answer.data, type=_Answer).error
         if said is None:

@@ -20,6 +20,7 @@ import typer
 
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
+from penstock.base.standard_streams import need_stdout
 from penstock.base.text_files import text_of
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say, say_error, say_note
@@ -138,6 +139,7 @@ def new(
     key_id = key_id or f"{datetime.now(UTC):%Y-%m-%d}-{os.urandom(2).hex()}"
     line = new_key_line(key_id, os.urandom)
     if file is None:
+        need_stdout()
         say(line)
         return
     _put_first(file, line)

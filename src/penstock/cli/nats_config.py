@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.partitioning import PartitionBy
+from penstock.base.standard_streams import need_stdout
 from penstock.base.subjects import is_wildcard
 from penstock.cli.failure import clearly, say
 from penstock.cli.names import each_stream_name
@@ -50,6 +51,7 @@ def nats_config(
     Put the mapping at the top of nats-server.conf, or into an account, and reload nats-server. It uses only the last
     block of mappings: name all streams in one command. Other subscribers see the mapped subject.
     """
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [client.stream(name, timeout=seconds) for name in names]
     say(mapping(*(info.config for info in infos)))

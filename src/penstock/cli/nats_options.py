@@ -44,6 +44,8 @@ NatsTlsKey = Annotated[
     typer.Option("--nats-tls-key", metavar="FILE", help="Its key (PEM).", rich_help_panel=CONNECTION_PANEL),
 ]
 
+_SCHEMES = ("nats", "tls", "ws", "wss")
+
 
 def nats_option(meaning: str) -> Any:
     """`--nats`, which means that."""
@@ -51,8 +53,14 @@ def nats_option(meaning: str) -> Any:
 
 
 def urls_of(nats: str | None) -> list[str] | None:
-    """The servers of `--nats`; None: the broker says it."""
-    return None if nats is None else nats_urls(nats)
+    """The servers of `--nats`; None, also for an empty text: the broker says it. ValueError."""
+    urls = nats_urls(nats) if nats else None
+    for url in urls or ():
+        scheme, separator, _ = url.partition("://")
+        if separator and scheme.lower() not in _SCHEMES:
+            known = ", ".join(f"{one}://" for one in _SCHEMES)
+            raise ValueError(f"--nats: the scheme {scheme}:// is not supported; there are {known}")
+    return urls
 
 
 def tls_of(ca: Path | None, cert: Path | None, key: Path | None) -> dict[str, Any]:

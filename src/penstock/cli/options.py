@@ -41,9 +41,9 @@ def seconds_of(text: str) -> float:
     try:
         seconds = parse_duration_us(text) / 1e6
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint="'--timeout'") from None
     if seconds <= 0:
-        raise typer.BadParameter("a time-out is longer than nothing")
+        raise typer.BadParameter(f"{text} must be more than 0", param_hint="'--timeout'")
     return seconds
 
 
@@ -92,6 +92,11 @@ def reads_from(which: str, max_staleness: str, rack: str | None) -> dict[str, An
 
     try:
         staleness = None if max_staleness == UNLIMITED else parse_duration_us(max_staleness) / 1e6
+    except ValueError as error:
+        raise typer.BadParameter(f"--max-staleness: {error}") from None
+    if staleness == 0:
+        raise typer.BadParameter(f"--max-staleness {max_staleness} must be more than 0; write {UNLIMITED} for no limit")
+    try:
         return {"read_from": ReadFrom(which, staleness), "rack": rack}  # type: ignore[arg-type]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

@@ -26,14 +26,17 @@ class LastMessages(NamedTuple):
     message_count: int
 
 
-def parse_place(text: str, *, now: datetime | None = None, takes_last: bool = True) -> Start | LastMessages:
-    """The place that `text` names; typer.BadParameter that says what is expected. `now` is the present, if not now.
-    `takes_last`: whether the last messages are one.
+def parse_place(
+    text: str, option: str | None = None, *, now: datetime | None = None, takes_last: bool = True
+) -> Start | LastMessages:
+    """The place that `text` names, as `option`; typer.BadParameter says what is expected. `now` is the present, if not
+    now. `takes_last`: whether the last messages are one.
 
     A time without a zone is UTC, as all times that Penstock shows.
     """
     from penstock.client.values import EARLIEST, LATEST
 
+    hint = None if option is None else f"'{option}'"
     folded = text.strip()
     if folded.lower() in ("earliest", "latest"):
         return EARLIEST if folded.lower() == "earliest" else LATEST
@@ -47,15 +50,15 @@ def parse_place(text: str, *, now: datetime | None = None, takes_last: bool = Tr
             age = timedelta(microseconds=parse_duration_us(ago[1]))
             (now or datetime.now(UTC)) - age  # is there such a time?
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(str(error), param_hint=hint) from None
         except OverflowError:
-            raise typer.BadParameter(f"{text!r} is before the beginning of time") from None
+            raise typer.BadParameter(f"{text!r} is before the beginning of time", param_hint=hint) from None
         return age
     try:
         moment = datetime.fromisoformat(folded)
     except ValueError:
         expected = _EXPECTED.format(last="the last messages (-10), " if takes_last else "")
-        raise typer.BadParameter(f"{text!r} is no place in the log; {expected}") from None
+        raise typer.BadParameter(f"{text!r} is no place in the log; {expected}", param_hint=hint) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base import limits
-from penstock.base.config import Acks
+from penstock.base.config import Acks, Intake
 from penstock.base.errors import RemoteError
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import matches, subject_mistake
@@ -61,6 +61,7 @@ EXAMPLES = examples(
 )
 _PROGRESS_EVERY = 500
 _EXPECTATIONS = "Nats-Expected-Last-"  # so the names of headers begin that ask for a sequence
+_ALLOWED_BY = {"per-message TTL is disabled": "--allow-message-ttl", "rollup not permitted": "--allow-rollup"}
 _WRONG_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
@@ -206,7 +207,11 @@ def _who_acks(
         may_ack = any(info.config.acks is Acks.ENVELOPE for info in found)
         advice = "publish with --envelope, or with --ack none" if may_ack else "publish with --ack none"
         raise ValueError(f"what stores {subject} sends no acks: {silent}; {advice}")
-    return acking
+    paused = [info.name for info in found if info.name in acking and info.intake == Intake.PAUSED]
+    if not 0 < len(paused) < len(acking):
+        return acking
+    say_note(f"note: it does not come into {' and '.join(paused)}, which stores {subject}, too, and is paused")
+    return [name for name in acking if name not in paused]
 
 
 def _is_mapped(info: StreamInfo, subject: str) -> bool:
@@ -225,6 +230,9 @@ def _said_of_offsets(options: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
+        if (flag := _ALLOWED_BY.get(error.message)) is not None:
+            name = error.details.get("stream") or "NAME"
+            error.add_note(f"`penstock stream alter {name} {flag} yes` has the stream take such messages")
         last = _WRONG_LAST.fullmatch(error.message)
         if expected is None or asks or last is None:
             raise

@@ -30,7 +30,7 @@ EXAMPLES = examples(
 
 
 def _place(text: str) -> Start:
-    place = places.parse_place(text, takes_last=False)
+    place = places.parse_place(text, "--before", takes_last=False)
     if isinstance(place, places.LastMessages):
         raise typer.BadParameter("-N is no place that stays where it is: --keep N keeps the last N")
     return place

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.errors import ErrorCode
+from penstock.base.standard_streams import need_stdout
 from penstock.cli import output, places
 from penstock.cli.completing import complete_group
 from penstock.cli.consuming import Consuming
@@ -160,11 +161,12 @@ def read(
     What was printed for a --group is committed every few seconds, and when the command ends. Where others hold all
     partitions, and something is left to read, it waits for their session (10 s): they may have been killed.
     """
+    need_stdout()
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
     if chosen is Format.ARROW and sys.stdout.isatty():
         raise typer.BadParameter("an Arrow stream is not for a terminal: redirect it, as in `> orders.arrows`")
-    from_place = places.parse_place(start)
-    to_place = None if end is None else places.parse_place(end)
+    from_place = places.parse_place(start, "--from")
+    to_place = None if end is None else places.parse_place(end, "--to")
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
     _check_group(group, {"--key": key, "--subject": subject, "--header": header})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.config import Acks
-from penstock.base.errors import OperationalError
+from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.subjects import overlap
 from penstock.cli import output, places
 from penstock.cli.failure import clearly, say, say_note
@@ -64,6 +64,8 @@ EXAMPLES = examples(
 _LOT_BYTES = 1 << 20
 _UNACKED_MAX = 4_000  # messages on their way to streams: nats-server refuses what JetStream has no room for (10,000)
 _RETRY_S = 0.2
+_LOOK_AGAIN_S = 1.0  # for streams at the target, before messages are sent
+_JETSTREAM_AGAIN_S = 60.0  # where no JetStream answers: that may take seconds each time
 _RATE_PARTS = 20  # in a second, so that a rate is even
 _RATE = re.compile(r"([0-9][0-9_,]*)(?:/s)?")
 
@@ -163,8 +165,8 @@ def relay(
     """
     mapping, rate_max = SubjectMapping(to), _rate(rate)
     left_out = header_pattern([name.strip() for name in (without or "").split(",") if name.strip()])
-    from_place = places.parse_place(start)
-    to_place = None if end is None else places.parse_place(end, takes_last=False)
+    from_place = places.parse_place(start, "--from")
+    to_place = None if end is None else places.parse_place(end, "--until", takes_last=False)
     if to_place is not None and (follow or group is not None):
         raise typer.BadParameter("--until is for a relay that reads a range once: not with --follow or --group")
     urls, options = urls_of(nats), login_of(nats_creds) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
@@ -174,7 +176,8 @@ def relay(
         with connected(ctx, server, timeout, nats=urls) as (client, seconds):
             info = client.stream(stream, timeout=seconds)
             elsewhere = urls is not None and not set(urls) <= set(client.nats_urls)
-            others = _check_target(client, info, mapping, elsewhere=elsewhere, stored=stored, timeout=seconds)
+            target = _Target(client, info, mapping, is_elsewhere=elsewhere, stored=stored, timeout_s=seconds)
+            target.check()
             if group is not None:
                 consuming = as_group(client, info, group, from_place, None, partition, seconds)
                 batches = consuming.batches(follow=follow, for_ever=follow)
@@ -186,14 +189,14 @@ def relay(
                 _opened(client.nats_urls, options, seconds) as (thread, nats_output),
                 output.progress("Relaying", total, noun="messages") as advance,
             ):
-                storing = thread.run(_storing(nats_output, info, mapping, others, stored=stored, elsewhere=elsewhere))
-                sending = _Sending(thread, nats_output, mapping, info, partition, storing, relayed, seconds)
+                target.look(thread, nats_output)
+                sending = _Sending(thread, nats_output, mapping, info, partition, target, relayed, seconds)
                 for batch in batches:
-                    for part, pause_s in _paced(batch, rate_max, _UNACKED_MAX if nats_output.inbox else None):
+                    for part, pause_s in _paced(batch, rate_max):
                         sending.send(part)
                         advance(relayed.messages)
                         time.sleep(pause_s)
-                thread.run(nats_output.end(waits=not storing.is_known))
+                thread.run(nats_output.end(waits=not target.storing.is_known))
             if group is not None and not relayed.messages:
                 why = consuming.why_nothing()
         is_done = True
@@ -202,58 +205,92 @@ def relay(
             relayed.say(stream, to, why, as_json=as_json)
 
 
-def _check_target(
-    client: Client,
-    info: StreamInfo,
-    mapping: SubjectMapping,
-    *,
-    elsewhere: bool,
-    stored: bool | None,
-    timeout: float,
-) -> list[str]:
-    """Return the subjects of the other streams that ack what is relayed, one for each ack; note each of them.
+class _Target:
+    """Which streams store what is relayed. Looked up again while it goes on: a stream may be made meanwhile.
 
-    ValueError: the stream would store what it relays, in a loop.
+    What is relayed between the making of a stream and the next look is not known to be stored in it.
     """
-    if elsewhere:
-        if stored is None:
+
+    def __init__(
+        self,
+        client: Client,
+        info: StreamInfo,
+        mapping: SubjectMapping,
+        *,
+        is_elsewhere: bool,
+        stored: bool | None,
+        timeout_s: float,
+    ) -> None:
+        self.storing = Storing()
+        self._client = client
+        self._info = info
+        self._mapping = mapping
+        self._is_elsewhere = is_elsewhere
+        self._stored = stored
+        self._timeout_s = timeout_s
+        self._noted: set[str] = set()
+        self._looked_s: float | None = None
+        self._jetstream: list[str] = []
+        self._jetstream_again_s = 0.0
+
+    def check(self) -> None:
+        """ValueError: the stream would store what it relays, in a loop. Notes the other streams."""
+        if not self._is_elsewhere:
+            own = (self._info.config.subject_of(number) for number in range(max(1, len(self._info.partitions))))
+            self._mapping.refuse((self._info.subject, *own))
+        elif self._stored is None:
             text = "note: whether a stream of Penstock stores what is published at another NATS server, nobody looks"
-            say_note(f"{text}; --stored waits for the ack of each message")
-        return []
-    own = tuple(info.config.subject_of(number) for number in range(max(1, len(info.partitions))))
-    mapping.refuse((info.subject, *own))
-    target, _ = mapping.pattern(info.subject)
-    found = {}
-    for other in client.streams(timeout=timeout):
-        if other.stream_id != info.stream_id and not other.config.is_internal and overlap(other.subject, target):
-            say_note(f"note: stream {other.name} stores {other.subject}, and so (some of) what is relayed to {target}")
+            self._note(f"{text}; --stored waits for the ack of each message")
+        self._acking()
+
+    def look(self, thread: LoopThread, nats_output: NatsOutput) -> None:
+        """Look it up, unless that was done a moment ago. Has streams answer once one is to ack."""
+        now_s = time.monotonic()
+        if self._stored is False or (self._looked_s is not None and now_s < self._looked_s + _LOOK_AGAIN_S):
+            return
+        is_first, self._looked_s = self._looked_s is None, now_s
+        try:
+            patterns = self._acking()
+        except (RemoteError, OperationalError):
+            if is_first:
+                raise
+            return  # an outage of the broker: what was found before holds
+        if now_s >= self._jetstream_again_s:
+            found = thread.run(nats_output.jetstream_patterns(self._mapping.pattern(self._info.subject)[0]))
+            if found is None:  # away, or none: what was found before holds
+                self._jetstream_again_s = now_s + _JETSTREAM_AGAIN_S
+            else:
+                self._jetstream = found
+        storing = Storing([*patterns, *self._jetstream], at_least=1 if self._stored else 0)
+        if not nats_output.inbox and (storing.is_known or self._is_elsewhere):
+            thread.run(nats_output.listen())
+        self.storing = storing
+
+    def _acking(self) -> list[str]:
+        """The subjects of the other streams of this cluster that ack what is relayed, one for each ack."""
+        if self._is_elsewhere:
+            return []
+        target, _ = self._mapping.pattern(self._info.subject)
+        found = {}
+        for other in self._client.streams(timeout=self._timeout_s):
+            is_own = other.stream_id == self._info.stream_id or other.config.is_internal
+            if is_own or not overlap(other.subject, target):
+                continue
+            name = other.name
+            self._note(f"note: stream {name} stores {other.subject}, and so (some of) what is relayed to {target}")
             if other.config.acks is Acks.REPLY:
                 for number in range(max(1, len(other.partitions))):
                     pattern = other.config.subject_of(number)
                     # The streams of a group are one queue group: each message is acked by one of them.
-                    found[other.config.group or other.name, pattern] = pattern
-            elif stored is not False:
-                say_note(f"note: stream {other.name} acks no such message, so what it refuses is only counted there")
-    return list(found.values())
+                    found[other.config.group or name, pattern] = pattern
+            elif self._stored is not False:
+                self._note(f"note: stream {name} acks no such message, so what it refuses is only counted there")
+        return list(found.values())
 
-
-async def _storing(
-    nats_output: NatsOutput,
-    info: StreamInfo,
-    mapping: SubjectMapping,
-    others: list[str],
-    *,
-    stored: bool | None,
-    elsewhere: bool,
-) -> Storing:
-    """Find the streams whose acks to wait for. Subscribe to an inbox where any stream may answer."""
-    if stored is False:
-        return Storing()
-    patterns = [*others, *await nats_output.jetstream_patterns(mapping.pattern(info.subject)[0])]
-    storing = Storing(patterns, at_least=1 if stored else 0)
-    if storing.is_known or elsewhere:
-        await nats_output.listen()
-    return storing
+    def _note(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            say_note(text)
 
 
 def _batches(
@@ -284,10 +321,9 @@ def _total(client: Client, info: StreamInfo, partition: int | None, timeout: flo
     return sum((one.committed_end or 0) - (one.log_start or 0) for one in known)
 
 
-def _paced(batch: pa.RecordBatch, rate_max: int | None, rows_max: int | None) -> Iterator[tuple[pa.RecordBatch, float]]:
-    """Parts of a batch, of `rows_max` rows at most, and how long to wait behind each."""
-    per_part = rate_max // _RATE_PARTS if rate_max else batch.num_rows
-    rows = max(1, min(rows_max or batch.num_rows, per_part))
+def _paced(batch: pa.RecordBatch, rate_max: int | None) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Parts of a batch, of `_UNACKED_MAX` rows at most, and how long to wait behind each."""
+    rows = max(1, min(_UNACKED_MAX, rate_max // _RATE_PARTS if rate_max else batch.num_rows))
     due_s = time.monotonic()
     for begin in range(0, batch.num_rows, rows):
         part = batch.slice(begin, rows)
@@ -305,7 +341,7 @@ class _Sending:
         mapping: SubjectMapping,
         info: StreamInfo,
         partition: int | None,
-        storing: Storing,
+        target: _Target,
         relayed: _Relayed,
         timeout_s: float,
     ) -> None:
@@ -314,16 +350,16 @@ class _Sending:
         self._mapping = mapping
         self._info = info
         self._partition = partition
-        self._storing = storing
+        self._target = target
         self._relayed = relayed
         self._timeout_s = timeout_s
         self._attempt = 0
 
     def send(self, part: pa.RecordBatch) -> None:
-        """OperationalError: nats-server or a stream refuses it. Unavailable: not confirmed, or not acked, in time."""
+        """OperationalError: nats-server or a stream refuses it, or has not acked it in time. Unavailable: no NATS."""
         from penstock.client.batches import partition_of
-        from penstock.client.errors import Unavailable
 
+        self._target.look(self._thread, self._output)
         said = partition_of(part)
         number = (self._partition or 0) if said is None else said
         left, give_up_s = part, time.monotonic() + self._timeout_s
@@ -339,7 +375,7 @@ class _Sending:
                 break
             assert answers is not None
             if time.monotonic() > give_up_s:
-                raise Unavailable(f"the message at offset {missing} is not stored: {answers.later}")
+                raise OperationalError(f"the message at offset {missing} is not stored: {answers.later}")
             # From there on again, in order: what is behind it may be there already, and comes twice.
             begin = left.column("offset").to_pylist().index(missing)
             if begin:
@@ -352,7 +388,7 @@ class _Sending:
         if not self._output.inbox:
             return None
         self._attempt += 1
-        return Answers(self._attempt, number, self._storing.needed(part, self._mapping))
+        return Answers(self._attempt, number, self._target.storing.needed(part, self._mapping))
 
 
 class _Relayed:

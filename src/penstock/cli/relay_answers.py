@@ -33,6 +33,10 @@ _SUBJECTS_KNOWN_MAX = 65_536
 _PLACE = re.compile(r"([0-9]{1,10})\.([0-9]{1,10})-([0-9]{1,19})")  # attempt, partition, offset
 _AGAIN = (429, 503)
 _NO_RESPONDERS = "503"
+NOBODY_LISTENS = (
+    "nobody listens on the target. Make a stream that stores it (`penstock stream create NAME SUBJECT`), have a paused "
+    "one take messages (`penstock stream resume NAME`), or give --not-stored to wait for no acks"
+)
 
 
 class Refused(NamedTuple):
@@ -103,7 +107,7 @@ class Answers:
         attempt, partition, offset = map(int, place.groups())
         if status == _NO_RESPONDERS:
             if attempt == self.attempt and offset in self._missing:
-                self.later = "nobody listens there"
+                self.later = NOBODY_LISTENS
             return
         answer = parse(data)
         if answer is None:

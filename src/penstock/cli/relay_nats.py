@@ -102,8 +102,8 @@ class NatsOutput:
             if self._answers.is_settled:
                 self._answered.set()
 
-    async def jetstream_patterns(self, target: str) -> list[str]:
-        """The subjects of JetStream's streams that overlap `target` and ack; empty where no JetStream answers.
+    async def jetstream_patterns(self, target: str) -> list[str] | None:
+        """The subjects of JetStream's streams that overlap `target` and ack; None where no JetStream answers.
 
         OperationalError: what answers is not JetStream's, or there are more than 10,000 streams.
         """
@@ -114,7 +114,7 @@ class NatsOutput:
             try:
                 answer = await self._connection.request("$JS.API.STREAM.LIST", body, timeout=_LOOK_UP_S)
             except (NatsError, TimeoutError):
-                return patterns  # no JetStream, or none for this account
+                return None  # no JetStream, or none for this account
             try:
                 page = msgspec.json.decode(answer.data, type=_StreamPage)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -155,7 +155,7 @@ class NatsOutput:
     async def send(self, lots: Sequence[memoryview], answers: Answers | None = None) -> None:
         """Send whole frames, again where the connection broke meanwhile, and wait until all have acked who are to.
 
-        Unavailable: NATS has not confirmed it in time, or an ack is missing. OperationalError: a stream refuses it.
+        Unavailable: NATS has not confirmed it in time. OperationalError: a stream refuses it, or an ack is missing.
         """
         self._check_refused()
         self._answers = answers
@@ -168,7 +168,10 @@ class NatsOutput:
                     await self._answered.wait()
         except TimeoutError:
             if answers is not None and answers.first_missing is not None:
-                raise Unavailable(f"no stream has acked the message at offset {answers.first_missing}") from None
+                text = f"no stream has acked the message at offset {answers.first_missing} in time"
+                raise OperationalError(
+                    f"{text}; give it more with --timeout, or wait for no acks: --not-stored"
+                ) from None
             raise Unavailable(f"NATS at {self._shown} has not confirmed what was sent{self._why}") from None
         self._check_refused()
 

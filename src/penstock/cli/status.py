@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
+from penstock.base.standard_streams import need_stdout
 from penstock.base.units import format_bytes, format_duration_ms
 from penstock.cli import output, replicas, report
 from penstock.cli.failure import clearly
@@ -41,6 +42,7 @@ def status(
 
     Of many streams and partitions those are shown that are in trouble, and some others; --json shows all.
     """
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         state = client.status(timeout=seconds)
         # One that is not in its cluster yet knows of none, and would be waited for.

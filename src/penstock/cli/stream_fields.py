@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage
 from penstock.base.partitioning import parse_split
-from penstock.base.units import format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
+from penstock.base.units import format_duration_ms, format_short_bytes, parse_bytes, parse_duration_ms
 
 UNLIMITED = "none"
 
@@ -82,7 +82,7 @@ FIELDS = (
         "SIZE",
         "Keep about this many bytes of each partition, such as 10GiB.",
         parse_bytes,
-        format_exact_bytes,
+        format_short_bytes,
         unlimited=True,
     ),
     Field(
@@ -95,7 +95,7 @@ FIELDS = (
         _one_of(*Retain),
     ),
     Field(
-        "max_message_bytes", "--max-message-bytes", "SIZE", "Refuse larger messages.", parse_bytes, format_exact_bytes
+        "max_message_bytes", "--max-message-bytes", "SIZE", "Refuse larger messages.", parse_bytes, format_short_bytes
     ),
     Field(
         "acks",
@@ -247,7 +247,7 @@ FIELDS = (
         _one_of(*Encryption),
     ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
-    Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
+    Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_short_bytes),
     Field(
         "segment_age_ms",
         "--segment-age",

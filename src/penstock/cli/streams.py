@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.config import ALTERABLE, Acks, StreamConfig
+from penstock.base.standard_streams import need_stdout
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
 from penstock.cli import copy, finding, intake, output, producers, purge, report
@@ -33,7 +34,7 @@ from penstock.cli.options import (
     text_option,
     with_options,
 )
-from penstock.cli.stream_fields import FIELDS, UNLIMITED, flag_of, shown
+from penstock.cli.stream_fields import FIELDS, UNLIMITED, Field, flag_of, shown
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -85,7 +86,7 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
         try:
             values[field.name] = None if field.unlimited and text.lower() == UNLIMITED else field.parse(text)
         except ValueError as error:
-            mistakes.append(f"{field.flag}: {error}")
+            mistakes.append(f"{field.flag}: {error}{_advice(field) if text.startswith('-') else ''}")
     if mistakes:
         raise typer.BadParameter("; ".join(mistakes))
     return values
@@ -109,7 +110,14 @@ def as_typed(mistake: str) -> str:
         return f"{field.flag}: {_with_flags(found[2])}"
     value, low, high = (int(number) for number in bounds.groups())
     where = f"below {field.show(low)}, the least" if value < low else f"above {field.show(high)}, the most"
-    return f"{field.flag}: {field.show(value)} is {where}"
+    return f"{field.flag}: {field.show(value)} is {where}{_advice(field) if value <= 0 else ''}"
+
+
+def _advice(field: Field) -> str:
+    """What to write where 0 or -1 was to be no limit, as elsewhere."""
+    if not field.unlimited:
+        return ""
+    return f"; write {UNLIMITED} for no limit" if field.nothing == "no limit" else f"; {UNLIMITED}: {field.nothing}"
 
 
 def _with_flags(text: str) -> str:
@@ -279,6 +287,7 @@ def list_streams(
     How many offsets each keeps is how many messages it has, unless some have gone from between others: by compaction,
     a time to live or a rollup, or because what was imported had gaps.
     """
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         infos = [info for info in client.streams(timeout=seconds) if also_internal or not info.config.is_internal]
         sees_all = bool(infos) or as_json or _sees_all(client, seconds)
@@ -324,6 +333,7 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Show one stream: its config, what it holds, what is wrong with it."""
+    need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         if queries:
             producers.show_queries(client.staging.queries(name, timeout=seconds), as_json=as_json)

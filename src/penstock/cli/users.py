@@ -14,6 +14,7 @@ import typer
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.base.standard_streams import need_stdout
 from penstock.base.text_files import text_of
 from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
 from penstock.cli import output
@@ -111,6 +112,7 @@ def list_users(
     debug: Debug = False,
 ) -> None:
     """List users, with what they log in, and how many rules they have. Who is no administrator sees himself."""
+    need_stdout()
     from msgspec.structs import asdict
 
     with connected(ctx, server, timeout) as (client, seconds):
@@ -360,7 +362,7 @@ def _password(user: str, file: Path | None) -> str:
 
 
 class _kept:  # noqa: N801 (used as a statement)
-    """A file for the token, made before it counts: else a disk that is full would lose it."""
+    """The token is in its file, or printed, before it counts: else a disk that is full would lose it."""
 
     def __init__(self, made: Made | None, file: Path | None) -> None:
         self._made = made
@@ -368,6 +370,8 @@ class _kept:  # noqa: N801 (used as a statement)
 
     def __enter__(self) -> None:
         if self._file is None:
+            if self._made is not None and self._made.token is not None:
+                _print_token(self._made.token)
             return
         if self._made is None or self._made.token is None:
             raise typer.BadParameter("--out is for a token; give --token, too")
@@ -376,15 +380,27 @@ class _kept:  # noqa: N801 (used as a statement)
             opened.write(f"{self._made.token}\n")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None and self._file is not None:
+        if kind is None:
+            return
+        if self._file is not None:
             self._file.unlink(missing_ok=True)
+        elif self._made is not None and self._made.token is not None:
+            number = self._made.credential.credential_id
+            error.add_note(f"the token that was printed counts only if `penstock user list` shows token {number}")
+
+
+def _print_token(token: str) -> None:
+    need_stdout()
+    try:
+        say(token)
+    except BrokenPipeError:
+        raise OperationalError("nobody reads the token: stdout is a pipe without a reader; nothing was done") from None
 
 
 def _tell_token(made: Made, out: Path | None) -> None:
     if made.token is None:
         return
     if out is None:
-        say(made.token)
         say("that is the token: nobody can show it again", err=True)
     else:
         say(f"the token is in {out}: penstock --credentials {out} …", err=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, urlencode
 
 from penstock.base import limits
+from penstock.base.addresses import is_ip, unwanted
 
 DEFAULT_PORT = 7422
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
@@ -21,6 +22,8 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (where a broker listens, perhaps; 
 
 def parse_server(server: str) -> tuple[str, int]:
     """(host, port) of "HOST:PORT", "HOST" or "[IPv6]:PORT"; ValueError says what is wrong."""
+    if unwanted(server) is not None:
+        raise _unwanted(server)
     text = server.strip()
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -29,6 +32,9 @@ def parse_server(server: str) -> tuple[str, int]:
         port_text = rest[1:]
     elif text.count(":") > 1:
         host, port_text = text, ""
+        before, _, last = text.rpartition(":")
+        if last.isdigit() and is_ip(before) and (before == "::1" or not is_ip(text)):
+            raise ValueError(f"the server {server!r}: an IPv6 address stands in brackets: [{before}]:{last}")
     else:
         host, _, port_text = text.partition(":")
     if not host or any(char in host for char in "/@ "):
@@ -53,10 +59,20 @@ def parse_tls(server: str) -> tuple[str, dict[str, str] | None]:
     try:
         fields = dict(parse_qsl(query, strict_parsing=True)) if query else {}
     except ValueError:
-        raise ValueError(f"the server {server!r}: behind the ? stands {query!r}, which is not NAME=FILE") from None
+        raise ValueError(_shown(server, f"behind the ? stands {query!r}, which is not NAME=FILE")) from None
     if unknown := sorted(fields.keys() - set(TLS_FIELDS)):
-        raise ValueError(f"the server {server!r}: there is no {unknown[0]!r}; known are {', '.join(TLS_FIELDS)}")
+        raise ValueError(_shown(server, f"there is no {unknown[0]!r}; known are {', '.join(TLS_FIELDS)}"))
     return address.rstrip("/"), fields
+
+
+def _shown(server: str, mistake: str) -> str:
+    """An error that repeats the server, unless it may hold a login."""
+    return f"the server {server!r}: {mistake}" if "@" not in server else str(_unwanted(server))
+
+
+def _unwanted(server: str) -> ValueError:
+    advice = "; --credentials FILE (PENSTOCK_CREDENTIALS) says who logs in" if "@" in server else ", or tls://HOST:PORT"
+    return ValueError(f"the server: {unwanted(server)}{advice}")
 
 
 def with_tls(server: str, fields: Mapping[str, str]) -> str:
@@ -70,8 +86,14 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
     """Each of "HOST:PORT,HOST:PORT", or of a list, once and in order; ValueError says what is wrong."""
     listed = [servers] if isinstance(servers, str) else list(servers)
     found = tuple(dict.fromkeys(one.strip() for text in listed for one in text.split(",") if one.strip()))
-    for one in found:
-        parse_server(parse_tls(one)[0])
+    try:
+        for one in found:
+            parse_server(parse_tls(one)[0])
+    except ValueError:
+        for text in listed:
+            if "@" in text:  # a comma in a password parts it
+                raise _unwanted(text) from None
+        raise
     if not found:
         raise ValueError("no server is given; give HOST:PORT, or several with commas between")
     if len(found) > limits.CLIENT_BROKERS_MAX:

@@ -214,11 +214,13 @@ def nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
         return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
     names = " and ".join(info.name for info in known)
     if all(info.intake == Intake.PAUSED for info in known):
-        text = f"{names} stores the subject {subject!r}, and is paused, so it was not stored; resume it first"
+        one, is_paused, it = ("store", "are", "one") if len(known) > 1 else ("stores", "is", "it")
+        text = f"{names} {one} the subject {subject!r}, and {is_paused} paused, so it was not stored; resume {it} first"
         return specific(RemoteError(ErrorCode.READ_ONLY, text, subject=subject, stream=known[0].name))
     reasons = dict.fromkeys(part.state_reason for info in known for part in info.partitions if part.state_reason)
     why = next(iter(reasons), "its leader is changing, or has no connection to NATS; try again in a moment")
-    text = f"{names} stores the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"
+    store = "store" if len(known) > 1 else "stores"
+    text = f"{names} {store} the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"
     return RemoteError(ErrorCode.NOT_LEADER, text, subject=subject)
 
 

@@ -25,7 +25,7 @@ import msgspec
 from penstock.access.proving import Credentials, shown_name
 from penstock.access.users import GIVE_CREDENTIALS
 from penstock.base import limits
-from penstock.base.errors import NATS_GREETING, ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import HTTP_GREETING, NATS_GREETING, ErrorCode, OperationalError, RemoteError
 from penstock.client.addresses import DEFAULT_PORT, parse_server
 from penstock.client.credentials import Show
 from penstock.client.errors import TimedOut, Unauthenticated, Unavailable, specific
@@ -358,6 +358,9 @@ async def open_connection(
             if error.message.startswith(NATS_GREETING):
                 text = f"this is a NATS server, and no broker: {server}; a broker listens on another port, usually"
                 text = f"{text} {DEFAULT_PORT}"
+            elif error.message.startswith(HTTP_GREETING):
+                text = f"an HTTP server listens at {server}: perhaps a broker's port for metrics and health (--http); "
+                text += f"a broker listens for clients on another port, usually {DEFAULT_PORT}"
             raise RemoteError(error.code, text) from None
         raise
     except OSError as error:

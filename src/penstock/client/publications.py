@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.base.config import Acks
+from penstock.base.config import Acks, Intake
 from penstock.base.errors import ErrorCode, OperationalError
 from penstock.client.errors import StreamNotFound
 from penstock.client.link import Link
@@ -84,10 +84,12 @@ class Publications:
         envelope: Envelope | None,
         timeout: float,
     ) -> dict[str, PubAck]:
-        """Send one message; the acks of all streams that ack it, by their names. StreamNotFound."""
+        """Send one message; the acks of all streams that ack it and are not paused, by their names. StreamNotFound."""
         found = await self._streams.storing(subject, timeout)
         acking = (Acks.REPLY,) if envelope is None else (Acks.REPLY, Acks.ENVELOPE)
-        expected = frozenset(info.name for info in found if info.config.acks in acking)
+        acking_streams = [info for info in found if info.config.acks in acking]
+        listening = [info for info in acking_streams if info.intake != Intake.PAUSED]
+        expected = frozenset(info.name for info in listening or acking_streams)
         if not expected:
             text = f"no stream that acks stores the subject {subject!r}"
             raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)

@@ -139,9 +139,12 @@ def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
 
 def out_of_range(offset: int, log_start: int, committed_end: int) -> OffsetOutOfRange:
     """The error that says which range exists."""
+    there = f"holds {log_start} up to (not including) {committed_end}"
+    if log_start == committed_end:
+        there = f"is empty: the next message gets offset {committed_end}"
     return OffsetOutOfRange(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"offset {offset} is not in the log, which holds {log_start} up to (not including) {committed_end}",
+        f"offset {offset} is not in the log, which {there}",
         offset=offset,
         log_start=log_start,
         committed_end=committed_end,

@@ -252,6 +252,13 @@ def test_what_is_none_of_them_is_refused(text) -> None:
         Credentials.parsed(text)
 
 
+@pytest.mark.parametrize("text", ["pa$s:secret", '{"user": "a", "password": "b"}', "a b:c"])
+def test_what_may_be_a_part_of_a_secret_is_not_repeated(text: str) -> None:
+    with pytest.raises(ValueError, match="not repeated here") as raised:
+        Credentials.parsed(text)
+    assert text.partition(":")[0] not in str(raised.value)
+
+
 def test_a_damaged_nkey_is_told_apart() -> None:
     assert public_key_mistake(NkeyClient(NKEY_SEED, "").public_key) is None
     assert public_key_mistake("U" + "A" * 55) is not None

@@ -56,3 +56,17 @@ def test_the_look_up_of_what_passes_fails_with_an_os_error_at_worst(host: str) -
 )
 def test_a_host_is_an_ip_address_or_a_name(text: str, expected: bool) -> None:
     assert parse_address(text).is_literal == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["user:SECRET@h:1", "nats://user:SECRET@h:1", "user:SE@CRET@h:1/x?SECRET", "user:SECRET@h", "SECRET@[::1]:1"],
+)
+def test_no_part_of_a_login_is_repeated(text: str) -> None:
+    with pytest.raises(ValueError, match=r"has no login.*write HOST:PORT, as in '(h|h:1|\[::1\]:1)'$"):
+        parse_address(text)
+
+
+def test_a_scheme_is_told() -> None:
+    with pytest.raises(ValueError, match=r"no scheme \(http://\): write HOST:PORT, as in 'a:1'$"):
+        parse_address("http://a:1/x")

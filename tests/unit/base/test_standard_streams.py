@@ -24,6 +24,17 @@ os.write(2, b"what C code prints")
 os.write(file, json.dumps([file, *(os.readlink(f"/proc/self/fd/{number}") for number in range(3))]).encode())
 """
 
+PRINTS_MUCH = """
+import sys
+from penstock.base.standard_streams import secure
+secure()
+try:
+    sys.stdout.buffer.write(b"x" * 1_000_000)
+    sys.stdout.buffer.flush()
+except OSError as error:
+    sys.exit(error.strerror)
+"""
+
 
 def run(closed: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """A program with these descriptors closed, or led elsewhere, as a shell says it."""
@@ -67,6 +78,28 @@ def test_a_command_whose_reader_is_gone_ends_without_a_traceback(arguments: tupl
         command = [sys.executable, "-m", "penstock", *arguments]
         done = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, timeout=120, check=False)
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_pipe_that_does_not_block_takes_later_is_not_lost(unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen([sys.executable, "-c", PRINTS_MUCH], stdout=writer, env=variables) as process:
+        os.close(writer)
+        with open(reader, "rb") as file:
+            assert len(file.read()) == 1_000_000
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_file_that_takes_a_part_only_is_an_error(tmp_path: Path, unbuffered: str) -> None:
+    file = tmp_path / "out"
+    program = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n{PRINTS_MUCH}"
+    done = run(f'>"{file}"', "-c", program, PYTHONUNBUFFERED=unbuffered)
+    assert b"File too large" in done.stderr
+    assert done.returncode
+    assert file.stat().st_size == 5000
 
 
 def test_what_a_terminal_cannot_show_is_escaped() -> None:

@@ -57,7 +57,7 @@ def test_durations(text: str, expected: int) -> None:
     assert units.parse_duration_us(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1h30", "1 hour", "1h,30m", "1e3s"])
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1h30", "1 houri", "1h,30m", "1e3s"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         units.parse_duration_us(text)
@@ -77,6 +77,33 @@ def test_what_is_no_duration(text: str) -> None:
 def test_months_and_years_are_asked_back(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         units.parse_duration_us(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "short"), [("1 day", "1d"), ("2hours", "2h"), ("30 days", "30d"), ("5 Minutes", "5m"), ("1h 9secs", "9s")]
+)
+def test_words_for_units_are_told_short(text: str, short: str) -> None:
+    with pytest.raises(ValueError, match=f"'{text}' is not a duration; write {short}$"):
+        units.parse_duration_us(text)
+
+
+@pytest.mark.parametrize("text", ["5us", "0.1ms", " 999us"])
+def test_what_is_below_a_millisecond_is_named_as_it_was_written(text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{text.strip()} is below 1ms, the least$"):
+        units.parse_duration_ms(text)
+
+
+def test_units_of_kubernetes_are_told_in_full() -> None:
+    with pytest.raises(ValueError, match=r"'10Gi' is not a size; write 10GiB$"):
+        units.parse_bytes("10Gi")
+
+
+@pytest.mark.parametrize("text", ["10GB", "64MiB", "9765625KiB", "1000", "1500MB", "0"])
+def test_a_short_size_is_read_back(text: str) -> None:
+    size_bytes = units.parse_bytes(text)
+    short = units.format_short_bytes(size_bytes)
+    assert units.parse_bytes(short) == size_bytes
+    assert len(short) <= len(text)
 
 
 @pytest.mark.parametrize("number", ["7", "0.5", " 30 "])

@@ -45,6 +45,16 @@ def test_an_address_that_is_none_is_told() -> None:
         load_http(environment={"PENSTOCK_HTTP": "nowhere"})
 
 
+@pytest.mark.parametrize("text", [None, "[broken"])
+def test_a_file_of_settings_that_cannot_be_read_says_no_address(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "penstock.toml"
+    if text is not None:
+        file.write_text(text)
+    for given in ({"file": file, "environment": {}}, {"environment": {"PENSTOCK_CONFIG": str(file)}}):
+        with pytest.raises(ConfigError, match=f"{file}: (cannot be read: No such file|is not valid TOML)"):
+            load_http(**given)
+
+
 def test_who_does_not_answer_is_not_well() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address("127.0.0.1", listener.getsockname()[1])

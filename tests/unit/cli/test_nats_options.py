@@ -39,7 +39,12 @@ def test_what_is_nothing_of_that_is_refused_without_saying_what_it_holds(tmp_pat
 
 def test_urls_are_parted_by_commas() -> None:
     assert urls_of(None) is None
+    assert urls_of("") is None  # as PENSTOCK_SERVER and --server
     assert urls_of("nats://a:1, nats://b:2,") == ["nats://a:1", "nats://b:2"]
+    assert urls_of("a:1,tls://user:pass@b:2") == ["a:1", "tls://user:pass@b:2"]
+    with pytest.raises(ValueError, match=r"--nats: the scheme http:// is not supported; there are nats://") as raised:
+        urls_of("http://user:SECRET@a:1")
+    assert "SECRET" not in str(raised.value)
 
 
 def test_files_for_tls_become_a_context_that_checks_the_server(tmp_path: Path) -> None:

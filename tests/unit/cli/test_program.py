@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from penstock.cli.program import COMMANDS, program
 
@@ -41,3 +42,29 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
 @pytest.mark.parametrize("arguments", [("--help",), (), ("--server", "health", "status", "--help"), ("heath",)])
 def test_where_no_command_comes_first_there_are_all(arguments: tuple[str, ...]) -> None:
     assert len(imported(*arguments)) == len(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["stream", "rm", "a"], "Did you mean 'delete'?"),
+        (["stream", "info", "a"], "Did you mean 'show'?"),
+        (["stream", "add", "a"], "Did you mean 'create'?"),
+        (["stream", "ls"], "Did you mean 'list'?"),
+        (["info"], "Did you mean 'status'?"),
+        (["sub", "a"], "Did you mean 'read'?"),
+        (["consume", "a"], "Did you mean 'read'?"),
+        (["pub", "a"], "Did you mean 'publish'?"),
+        (["read", "a", "--json"], "No such option: --json. Write --format json"),
+        (["read", "a", "--timeout", "0"], "'--timeout': 0 must be more than 0"),
+        (["read", "a", "--from", "x"], "'--from': 'x' is no place in the log"),
+        (["stream", "purge", "a", "--before", "x"], "'--before': 'x' is no place in the log"),
+        (["stream", "create", "a", "a.>", "--max-bytes", "-1"], "; write none for no limit"),
+        (["stream", "create", "a", "a.>", "--max-age", "-1"], "; write none for no limit"),
+        (["read", "a", "--max-staleness", "0"], "--max-staleness 0 must be more than 0; write none for no limit"),
+    ],
+)
+def test_what_other_programs_say_is_told_how_it_is_said_here(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(program(), arguments, env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert said in done.stderr

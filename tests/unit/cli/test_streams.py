@@ -15,9 +15,9 @@ from penstock.client.errors import NotEnoughReplicas, StreamExists, TimedOut
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"max_age_ms": 0}, "--max-age: 0s is below 1ms, the least"),
+        ({"max_age_ms": 0}, "--max-age: 0s is below 1ms, the least; write none for no limit"),
         ({"segment_bytes": 1}, f"--segment-bytes: 1 is below {limits.SEGMENT_BYTES_MIN // 1024}KiB, the least"),
-        ({"max_messages": 0}, "--max-messages: 0 is below 1, the least"),
+        ({"max_messages": 0}, "--max-messages: 0 is below 1, the least; write none for no limit"),
         ({"max_message_bytes": 2**40}, "--max-message-bytes: 1TiB is above 64MiB, the most"),
         ({"name": "no good"}, "name: the name 'no good' may hold only letters, digits, '-' and '_'"),
     ],

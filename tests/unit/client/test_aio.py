@@ -113,6 +113,7 @@ async def test_what_was_damaged_on_its_way_is_asked_again(broker: FakeBroker, cl
     ("greeting", "said"),
     [
         (b'INFO {"server_id":"X"}\r\n', "this is a NATS server, and no broker: 127.0.0.1:[0-9]+; .* usually 7422"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP server listens at 127.0.0.1:[0-9]+: .* usually 7422"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak Penstock's protocol"),
     ],
 )

@@ -64,6 +64,34 @@ def test_files_come_through_an_address_whatever_they_are_called() -> None:
     assert parse_tls(with_tls("tls://[::1]:7", {})) == ("[::1]:7", {})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user:SECRET@h:1",
+        "nats://user:SECRET@h:1",
+        "tls://user:SECRET@h:1",
+        "tls://user:a?SECRET@h:1",
+        "tls://user:a?SECRET=b@h:1",
+        "a:1,user:SECRET,SECRET@h:1",
+    ],
+)
+def test_no_part_of_a_login_is_repeated(text: str) -> None:
+    with pytest.raises(ValueError, match="an address has no login") as raised:
+        parse_servers(text)
+    assert "'h:1'; --credentials FILE" in str(raised.value)
+    assert "SECRET" not in str(raised.value)
+
+
+def test_a_scheme_and_an_ipv6_address_without_brackets_are_told() -> None:
+    with pytest.raises(ValueError, match=r"no scheme \(nats://\): write HOST:PORT, as in 'h:1'"):
+        parse_servers("nats://h:1")
+    with pytest.raises(ValueError, match=r"stands in brackets: \[::1\]:27422$"):
+        parse_servers("::1:27422")
+    with pytest.raises(ValueError, match=r"stands in brackets: \[::1\]:7422$"):
+        parse_servers("::1:7422")
+    assert parse_servers("::1,fe80::1:2") == ("::1", "fe80::1:2")
+
+
 def test_files_that_change_are_used_for_the_next_connection_unless_they_are_broken(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("client")
