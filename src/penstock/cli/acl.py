@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.base.standard_streams import need_stdout
 from penstock.cli import output
 from penstock.cli.completing import OPERATIONS, complete_operations, complete_stream, complete_user
 from penstock.cli.failure import FAILED, clearly, say
@@ -21,6 +20,7 @@ from penstock.cli.options import (
     connected,
     examples,
 )
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.access import Rule

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.base.standard_streams import need_stdout
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.keys import KeysFile, keys_of, opened
 from penstock.cli.known_streams import EncryptedStreams
 from penstock.cli.options import Debug, Json, examples
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,8 +22,8 @@ from penstock.base.errors import (
     RemoteError,
 )
 from penstock.base.shortages import shortage
-from penstock.base.standard_streams import forget_stdout
 from penstock.cli.connection_options import with_connection_options
+from penstock.cli.standard_streams import forget_stdout
 
 FAILED = 1
 USED_WRONGLY = 2

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.base.standard_streams import need_stdout
 from penstock.cli import output
 from penstock.cli.failure import clearly, say
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected
+from penstock.cli.standard_streams import need_stdout
 
 
 @clearly

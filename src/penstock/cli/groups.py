@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from penstock.base.errors import ErrorCode
-from penstock.base.standard_streams import need_stdout
 from penstock.cli import output, places
 from penstock.cli.completing import complete_group, complete_stream
 from penstock.cli.confirming import confirm
@@ -25,6 +24,7 @@ from penstock.cli.options import (
     connected,
     examples,
 )
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.client import groups

@@ -20,12 +20,12 @@ import typer
 
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
-from penstock.base.standard_streams import need_stdout
 from penstock.base.text_files import text_of
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say, say_error, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Json, examples
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.vfs import Vfs

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.partitioning import PartitionBy
-from penstock.base.standard_streams import need_stdout
 from penstock.base.subjects import is_wildcard
 from penstock.cli.failure import clearly, say
 from penstock.cli.names import each_stream_name
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, Timeout, connected, examples
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig

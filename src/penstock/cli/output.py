@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.base.standard_streams import is_utf8
 from penstock.cli.failure import ascii_json, printable, printable_json
+from penstock.cli.standard_streams import is_utf8
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.errors import ErrorCode
-from penstock.base.standard_streams import need_stdout
 from penstock.cli import output, places
 from penstock.cli.completing import complete_group
 from penstock.cli.consuming import Consuming
@@ -30,6 +29,7 @@ from penstock.cli.options import (
     examples,
     reads_from,
 )
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,10 +14,10 @@ import typer
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
-from penstock.base.standard_streams import forget_stdout
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.failure import FAILED, USED_WRONGLY, clearly, say
 from penstock.cli.options import Debug, examples, switch, text_option, with_options
+from penstock.cli.standard_streams import forget_stdout
 from penstock.hot import is_compiled, way
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from penstock.base.standard_streams import need_stdout
 from penstock.base.units import format_bytes, format_duration_ms
 from penstock.cli import output, replicas, report
 from penstock.cli.failure import clearly
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.messages import StatusResponse, StreamInfo

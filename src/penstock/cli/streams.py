@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.config import ALTERABLE, Acks, StreamConfig
-from penstock.base.standard_streams import need_stdout
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
 from penstock.cli import copy, finding, intake, output, producers, purge, report
@@ -34,6 +33,7 @@ from penstock.cli.options import (
     text_option,
     with_options,
 )
+from penstock.cli.standard_streams import need_stdout
 from penstock.cli.stream_fields import FIELDS, UNLIMITED, Field, flag_of, shown
 
 if TYPE_CHECKING:

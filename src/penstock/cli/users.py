@@ -14,7 +14,6 @@ import typer
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.base.standard_streams import need_stdout
 from penstock.base.text_files import text_of
 from penstock.base.units import format_bytes, parse_bytes, parse_duration_us
 from penstock.cli import output
@@ -25,6 +24,7 @@ from penstock.cli.failure import FAILED, clearly, say, say_error
 from penstock.cli.help import Command, Group
 from penstock.cli.names import user_name
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
+from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.access import Credential, Quotas

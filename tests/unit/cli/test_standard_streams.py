@@ -15,7 +15,7 @@ from tests.extent import each_change
 
 OPENS_A_FILE = """
 import json, os, sys
-from penstock.base.standard_streams import secure
+from penstock.cli.standard_streams import secure
 secure()
 file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
 print("into nothing, or where it was")
@@ -26,7 +26,7 @@ os.write(file, json.dumps([file, *(os.readlink(f"/proc/self/fd/{number}") for nu
 
 PRINTS_MUCH = """
 import sys
-from penstock.base.standard_streams import secure
+from penstock.cli.standard_streams import secure
 secure()
 try:
     sys.stdout.buffer.write(b"x" * 1_000_000)
