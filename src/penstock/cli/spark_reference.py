@@ -20,6 +20,7 @@ same = spark.read.format("penstock").options(stream="orders", where='{"subject":
 
 `spark.read` reads what is there, `spark.readStream` what comes; in SQL, for reading, it is
 `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`, without columns: the option `columns` names some.
+The table is there as long as Spark's catalog: where that is in memory, as by default, until the session ends.
 It needs PySpark 4.2 or newer, below 5, and Java 17 or newer: `pip install '.[spark,java]'` in Penstock's folder.
 [The tutorial](../tutorial/spark.md) begins from nothing.
 [On a cluster](../how-to/spark-cluster.md) says what workers need."""

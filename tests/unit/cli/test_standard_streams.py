@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.failure import ascii_json
-from tests.extent import each_change
 
 OPENS_A_FILE = """
 import json, os, sys
@@ -69,15 +68,13 @@ def test_a_command_whose_output_goes_nowhere_ends_without_a_traceback(closed: st
     assert (done.returncode, done.stderr) == (code, said)
 
 
-@each_change
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("serve", "--print-config")], ids=" ".join)
-def test_a_command_whose_reader_is_gone_ends_without_a_traceback(arguments: tuple[str, ...]) -> None:
+def test_a_command_whose_reader_is_gone_ends_without_a_traceback() -> None:
     nobody, output = os.pipe()
     os.close(nobody)
     with os.fdopen(output, "wb") as written:
-        command = [sys.executable, "-m", "penstock", *arguments]
+        command = [sys.executable, "-m", "penstock", "serve", "--print-config"]
         done = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, timeout=120, check=False)
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
