@@ -89,5 +89,5 @@ def test_what_cannot_be_split_is_refused(columns: Any, count: int, error: type[E
 
 @pytest.mark.parametrize("rows", [[{"value": b"1"}], {"value": ["1"]}, None])
 def test_rows_that_are_no_table_of_arrow_are_told(rows: Any) -> None:
-    with pytest.raises(TypeError, match=r"the rows are a .*; give a"):
+    with pytest.raises(TypeError, match=r"the rows are a .*; give a pyarrow\.Table"):
         partitions_of(rows, 3)
