@@ -28,6 +28,7 @@ from penstock.cli.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.access import Credential, Quotas
+    from penstock.client.blocking import Client
     from penstock.client.users import Made
     from penstock.messages import CredentialInfo, UserInfo
 
@@ -96,8 +97,10 @@ def add(
 
     made = _credential(user, password_file, token=token, nkey=nkey, expires=expires)
     rules = (Rule(Operation.ADMIN),) if admin else ()
-    with connected(ctx, server, timeout) as (client, seconds), _kept(made, out):
-        client.users.create(user, made, rules=rules, timeout=seconds)
+    with connected(ctx, server, timeout) as (client, seconds):
+        _need_new(client, user, is_admin=admin, timeout_s=seconds)
+        with _kept(made, out):
+            client.users.create(user, made, rules=rules, timeout=seconds)
     _tell_token(made, out)
     may = "may do everything" if admin else f"may do nothing yet: penstock acl add {user} read --stream NAME"
     say(f"user {user} was added; it {may}", err=True)
@@ -185,11 +188,11 @@ def rotate(
     """
     is_given = password_file is not None or token or nkey is not None
     made = [_credential(user, password_file, token=token, nkey=nkey, expires=expires)] if is_given or not drop else []
-    with connected(ctx, server, timeout) as (client, seconds), _kept(made[0] if made else None, out):
+    with connected(ctx, server, timeout) as (client, seconds):
         before = client.users.get(user, timeout=seconds)  # what asks may count no more afterwards: it may be its own
-        if drop:
-            _need_credentials(before, user, drop)
-        client.users.alter(user, add=made, drop=drop or (), timeout=seconds)
+        _need_credentials(before, user, drop or [])
+        with _kept(made[0] if made else None, out):
+            client.users.alter(user, add=made, drop=drop or (), timeout=seconds)
     if made:
         _tell_token(made[0], out)
     new = [one.credential for one in made]
@@ -199,6 +202,17 @@ def rotate(
         ", ".join(map(_credential_text, (*old, *new))) or "nothing any more: give it something (`penstock user rotate`)"
     )
     say(f"user {user} logs in with: {left}", err=True)
+
+
+def _need_new(client: Client, user: str, *, is_admin: bool, timeout_s: float) -> None:
+    """Exit where the user cannot be made: before a token is printed, which a script would take for a good one."""
+    found = client.users.all(timeout=timeout_s)
+    if not found.is_guarded and not is_admin:
+        say_error(f"the first user must be an administrator: penstock user add {user} --admin")
+        raise typer.Exit(FAILED)
+    if any(one.name == user for one in found.users):
+        say_error(f"user {user} is there already: penstock user rotate {user} gives it another login")
+        raise typer.Exit(FAILED)
 
 
 def _need_credentials(there: UserInfo | None, user: str, ids: list[str]) -> None:

@@ -129,7 +129,7 @@ async def test_a_broker_of_another_cluster_is_not_asked(cluster: FakeCluster) ->
         await cluster.elect(2)
         await cluster.kill(1)
         with pytest.raises((penstock.Unavailable, penstock.TimedOut), match="belongs to another cluster"):
-            await client.get("a", 1, timeout=0.5)
+            await client.get("a", 1, timeout=3.0)
     assert asked(cluster[2], HelloRequest) > 0
     assert len(cluster[2].requests) == asked(cluster[2], HelloRequest)
 

@@ -96,7 +96,8 @@ def test_honoured(name: str, value: str) -> None:
     fields = headers.Fields()
     text = block(name, value)
     fields.read(text, 0, len(text))
-    begins = {one for one in dir(fields) if not one.startswith("_") and one not in ("clear", "read", "unsupported")}
+    begins = {one for one in dir(fields) if not one.startswith("_") and one != "unsupported"}
+    begins = {one for one in begins if not callable(getattr(fields, one))}
     places = [one for one in begins if not one.endswith("_end") and getattr(fields, one) >= 0]
     assert [text[getattr(fields, one) : getattr(fields, f"{one}_end")] for one in places] == [value.encode()]
     admission = admit(groups.group_of([(b"orders.a", b"r", text, b"")]), RULES, log_end=0)
