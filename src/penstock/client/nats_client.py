@@ -3,7 +3,8 @@
 Rules: nats-py begins TLS only where the INFO line of a server requires it, and that line comes in plain: without this
 class a `tls://` server, or someone on the way, that leaves the requirement out gets the login in plain. TLS is asked
 for by `tls://` in a server's URL, and by the options `tls` and `tls_hostname` for all servers, those included that are
-announced later. Each connection is checked, before CONNECT.
+announced later. Each connection is checked, before CONNECT. Servers that the INFO line announces are taken once this
+one has proved who it is; nats-server tells them again over TLS from 2.12 on only.
 
 | TLS is asked for, and INFO says | then                                                        |
 |---------------------------------|-------------------------------------------------------------|
@@ -29,12 +30,14 @@ class NoTlsError(NatsError):
     def __init__(self, server: str) -> None:
         super().__init__(
             f"nats-server at {server} offers no TLS, but tls:// or the TLS options ask for it, so no login was sent; "
-            "turn on TLS there, or write nats:// and leave the TLS options out"
+            "turn on TLS there (ws:// has none: write wss://), or write nats:// and leave the TLS options out"
         )
 
 
 class StrictNatsClient(Client):
     """See the module. It connects as nats-py's client does."""
+
+    _announced: list[str]  # by the INFO line of the connection that is being made
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         # nats-py calls it with the first line of each connection, before it decides whether to begin TLS.
@@ -45,8 +48,15 @@ class StrictNatsClient(Client):
                 self._transport.close()  # type: ignore[no-untyped-call]  # so that nothing that waits is written to it
                 raise NoTlsError(self._current_server.uri.netloc.rpartition("@")[2])
             info["tls_required"] = True  # nats-py keeps this very object, and looks at it next
-            info.pop("connect_urls", None)  # written in plain; the server tells them again behind CONNECT
+            self._announced = info.pop("connect_urls", None) or []
         await super()._process_info(info, initial_connection)
+
+    async def _process_connect_init(self) -> None:
+        # nats-py begins TLS, logs in and waits for PONG.
+        self._announced = []
+        await super()._process_connect_init()
+        if self._announced:
+            await super()._process_info({"connect_urls": self._announced}, initial_connection=True)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         if not self.is_connected:  # nats-py would write what waits, to a connection that is not yet encrypted
