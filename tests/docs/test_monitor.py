@@ -71,6 +71,12 @@ def test_states_that_are_asked_for_are_states() -> None:
     assert {"no_leader", "failed"} <= set(named) <= {str(state) for state in PartitionHealth}
 
 
+def test_what_a_consumer_of_jetstream_says_between_messages_alarms_nobody() -> None:
+    queries = [query.text for query in QUERIES if "penstock_partition_dropped_total" in query.text]
+    assert len(queries) == 2
+    assert all('reason!="consumer_control"' in text for text in queries)
+
+
 def test_alerts_say_what_is_so_and_how_bad_it_is() -> None:
     names = [rule["alert"] for rule in alerts()]
     assert len(names) == len(set(names)) > 20

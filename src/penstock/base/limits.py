@@ -7,7 +7,7 @@ GIB = 1024 * MIB
 # Names and messages
 STREAM_NAME_CHARS_MAX = 128  # with the stream id it must fit a directory name (255 bytes)
 SUBJECT_BYTES_MAX = 1024  # nats-server's own control line is 4 KiB: subject, reply and sizes share it
-FLOW_CONTROL_SUBJECT_BYTES_MAX = 384  # of an answer to JetStream: its line fits in a `max_control_line` of 512
+FLOW_CONTROL_SUBJECT_BYTES_MAX = 384  # in a header: the answer's line fits in a `max_control_line` of 512
 HEADER_BLOCK_BYTES_MAX = 64 * KIB  # as JetStream (err_code 10097)
 CORRELATION_ID_BYTES_MAX = 1024  # of an envelope: its ack repeats it, and waits with it for the disk
 ENVELOPE_HEADERS_MAX = 1_000  # entries in the headers of one; with more it is stored as it came

@@ -144,11 +144,18 @@ class HttpPorts(NamedTuple):
 def load_http(
     *, file: Path | None = None, environment: Mapping[str, str], flags: Mapping[str, object] | None = None
 ) -> HttpPorts:
-    """What `load` would say of that and nothing else: whoever asks may lack what else was given. ConfigError: of it."""
-    mistakes = Mistakes()
+    """What `load` would say of that and nothing else: whoever asks may lack what else was given.
+
+    A file that cannot be read is no mistake where flags or variables say the address. ConfigError: of these settings.
+    """
+    mistakes, wanted = Mistakes(), ("http", "http_tls", "brokers")
     given = _given(file, environment, flags or {}, mistakes)
-    if mistakes.without_value.intersection(("http", "http_tls", "brokers")):
-        raise ConfigError(mistakes)
+    if mistakes.without_value.intersection(wanted):
+        others = {name: value for name, value in environment.items() if name != CONFIG_VARIABLE}
+        mistakes_of_others = Mistakes()
+        given = _given(None, others, flags or {}, mistakes_of_others)
+        if "http" not in given or mistakes_of_others.without_value.intersection(wanted):
+            raise ConfigError(mistakes)
     http = value_of(given, "http")
     count = value_of(given, "brokers") or 1
     addresses = () if http == OFF else tuple(Address(http.host, http.port + number) for number in range(count))

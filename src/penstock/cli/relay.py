@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.base.config import Acks
+from penstock.base.config import Acks, Intake
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.subjects import overlap
 from penstock.cli import output, places
@@ -251,16 +251,16 @@ class _Target:
         is_first, self._looked_s = self._looked_s is None, now_s
         try:
             patterns = self._acking()
+            if now_s >= self._jetstream_again_s:
+                found = thread.run(nats_output.jetstream_patterns(self._mapping.pattern(self._info.subject)[0]))
+                if found is None:  # away, or none: what was found before holds
+                    self._jetstream_again_s = now_s + _JETSTREAM_AGAIN_S
+                else:
+                    self._jetstream = found
         except (RemoteError, OperationalError):
             if is_first:
                 raise
-            return  # an outage of the broker: what was found before holds
-        if now_s >= self._jetstream_again_s:
-            found = thread.run(nats_output.jetstream_patterns(self._mapping.pattern(self._info.subject)[0]))
-            if found is None:  # away, or none: what was found before holds
-                self._jetstream_again_s = now_s + _JETSTREAM_AGAIN_S
-            else:
-                self._jetstream = found
+            return  # an outage of the broker, or of NATS: what was found before holds
         storing = Storing([*patterns, *self._jetstream], at_least=1 if self._stored else 0)
         if not nats_output.inbox and (storing.is_known or self._is_elsewhere):
             thread.run(nats_output.listen())
@@ -271,7 +271,7 @@ class _Target:
         if self._is_elsewhere:
             return []
         target, _ = self._mapping.pattern(self._info.subject)
-        found = {}
+        found, paused = dict[tuple[str, str], str](), dict[tuple[str, str], str]()
         for other in self._client.streams(timeout=self._timeout_s):
             is_own = other.stream_id == self._info.stream_id or other.config.is_internal
             if is_own or not overlap(other.subject, target):
@@ -279,13 +279,15 @@ class _Target:
             name = other.name
             self._note(f"note: stream {name} stores {other.subject}, and so (some of) what is relayed to {target}")
             if other.config.acks is Acks.REPLY:
+                into = paused if other.intake == Intake.PAUSED else found
                 for number in range(max(1, len(other.partitions))):
                     pattern = other.config.subject_of(number)
                     # The streams of a group are one queue group: each message is acked by one of them.
-                    found[other.config.group or name, pattern] = pattern
+                    into[other.config.group or name, pattern] = pattern
             elif self._stored is not False:
                 self._note(f"note: stream {name} acks no such message, so what it refuses is only counted there")
-        return list(found.values())
+        # One that is paused acks nothing: it counts only where there is no other, so that nothing goes nowhere.
+        return list((found or paused).values())
 
     def _note(self, text: str) -> None:
         if text not in self._noted:

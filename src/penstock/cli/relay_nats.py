@@ -90,9 +90,12 @@ class NatsOutput:
         return self._inbox
 
     async def listen(self) -> None:
-        """Have streams answer what is sent."""
-        inbox = self._connection.new_inbox()
-        await self._connection.subscribe(f"{inbox}.>", cb=self._heard)
+        """Have streams answer what is sent. OperationalError: the connection has ended."""
+        try:
+            inbox = self._connection.new_inbox()
+            await self._connection.subscribe(f"{inbox}.>", cb=self._heard)
+        except NatsError as error:
+            raise OperationalError(f"no answers of streams can be heard: {error}") from None
         self._inbox = inbox
 
     async def _heard(self, message: Msg) -> None:

@@ -231,7 +231,7 @@ class _Job(NamedTuple):
                 say_note(f"{text}: it is left as it is")
             elif held is Held.REST:
                 text = f"note: stream {there.name} is there, is {there.intake}, and has the end of what the backup has"
-                text = f"{text}: what came before was purged. It is left as it is"
+                text = f"{text}: what came before is gone, and not by its limits of now. It is left as it is"
                 say_note(f"{text}. To have all of it, restore under another name (--stream, --as)")
             elif held is Held.EXPIRED:
                 text = f"note: stream {there.name} is there, is {there.intake}, and goes as far as the backup"

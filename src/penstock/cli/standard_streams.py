@@ -73,8 +73,9 @@ def secure() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not is_utf8(stream):
             stream.reconfigure(errors="backslashreplace")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout = _whole(sys.stdout)
+    with suppress(io.UnsupportedOperation):  # one that a program has put in its place, without a descriptor
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout = _whole(sys.stdout)
 
 
 def _whole(stream: io.TextIOWrapper) -> io.TextIOWrapper:

@@ -7,8 +7,9 @@
 | `key`     | binary or text                  | no keys                                                     |
 | `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is written as a block  |
 
-`offset`, `timestamp` and `partition` of a table, as a reader yields them, are left out: the broker gives new ones. Any
-other column is refused, and in a list of dicts these, too. The index of a pandas DataFrame is no column.
+`offset`, `timestamp` and `partition` of a table, as a reader yields them, are left out: the broker gives new ones. So
+they are in a dict that has both of the first two; else, as any other column, they are refused. What was read may hold
+header blocks that are none: nats-server checks none. The index of a pandas DataFrame is no column.
 Where there are no rows nothing is appended, and no column is missing.
 """
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("subject", "key", "value", "headers")
 _IGNORED = ("offset", "timestamp", "partition")
+_OF_A_READER = frozenset(("offset", "timestamp"))  # who has both has read the row
 _WANTED = "give a pyarrow, pandas or Polars table, or a list of dicts"
 _NO_VALUE = "the column 'value' is missing; to append tombstones, give it with nulls"
 _VERSION, _BLOCK_END = b"NATS/1.0", b"\r\n\r\n"  # how a header block begins, perhaps with a status, and ends
@@ -58,8 +60,15 @@ def to_table(data: Any, *, stream_subject: str) -> pa.Table:
     columns = {name: _cast(table, name, pa.utf8() if name == "subject" else pa.binary()) for name in _WRITTEN}
     if columns["subject"].null_count:
         raise ValueError("the column 'subject' holds nulls; each row needs a subject")
-    columns["headers"] = _header_blocks(columns["headers"])
+    if not _was_read(data, table):
+        columns["headers"] = _header_blocks(columns["headers"])
     return pa.table(columns)
+
+
+def _was_read(data: Any, table: pa.Table) -> bool:
+    if isinstance(data, Sequence):
+        return all(row.keys() >= _OF_A_READER for row in data)
+    return set(table.column_names) >= _OF_A_READER
 
 
 def _check_names(names: Iterable[object]) -> None:
@@ -135,9 +144,10 @@ def _from_dicts(rows: Sequence[Any]) -> pa.Table:
     for position, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(f"row {position} is {a_kind(row)}, not a dict of {', '.join(_WRITTEN)}")
-        if unknown := [str(name) for name in row if name not in _WRITTEN]:
+        taken = (*_WRITTEN, *_IGNORED) if row.keys() >= _OF_A_READER else _WRITTEN
+        if unknown := [str(name) for name in row if name not in taken]:
             raise ValueError(f"row {position}: {_unknown(unknown)}")
-        names.update(dict.fromkeys(row))
+        names.update(dict.fromkeys(name for name in row if name in _WRITTEN))
     if "value" in names:
         absent = next((position for position, row in enumerate(rows) if "value" not in row), None)
         if absent is not None:

@@ -38,8 +38,8 @@ What such a consumer says between its messages is no row: an idle heartbeat and 
 100 in the first line of their headers, and no payload. A request is answered at once, with an empty message on its
 reply subject: without an answer the consumer stalls, and names that subject in its heartbeats. A header may name one
 of any length, and nats-server closes the connection over a line that is too long: one of more than
-FLOW_CONTROL_SUBJECT_BYTES_MAX bytes is not answered. It is the memory in flight that holds the consumer back: where
-that is used up, the broker reads nothing, and so answers nothing.
+FLOW_CONTROL_SUBJECT_BYTES_MAX bytes in a header is not answered. It is the memory in flight that holds the consumer
+back: where that is used up, the broker reads nothing, and so answers nothing.
 """
 
 from __future__ import annotations
@@ -279,8 +279,9 @@ class Sorted:
                 while reply < headers_end and text[reply] == _SPACE:
                     reply += 1
                 reply_end = memory.find(text, reply, headers_end, _CRLF, 0, len(_CRLF))
-        is_answerable = 0 <= reply < reply_end <= reply + _FLOW_CONTROL_SUBJECT_BYTES_MAX
-        if answers and is_answerable and _is_flow_control(text, reply, reply_end):
+                if reply_end > reply + _FLOW_CONTROL_SUBJECT_BYTES_MAX:  # NATS bounds a reply subject, no header
+                    reply_end = reply
+        if answers and 0 <= reply < reply_end and _is_flow_control(text, reply, reply_end):
             out = self.flow_replies
             if out is None:
                 out = self.flow_replies = bytearray()

@@ -90,7 +90,8 @@ GROUP_LAG = Metric(
 
 _PLACE = ("stream", "partition")
 DROPPED = Metric(
-    "penstock_partition_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped, by reason.",
+    "penstock_partition_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped, by reason. "
+    "consumer_control: heartbeats and flow control of JetStream, which are no messages.",
     (*_PLACE, "reason"),
 )  # fmt: skip
 

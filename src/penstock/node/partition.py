@@ -35,6 +35,7 @@ from penstock.ingest.last_sequences import LastSequences, Reading
 from penstock.ingest.producers import Place, Producers
 from penstock.ingest.published import PublishedRuns
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
+from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
 from penstock.node.dedup import forget_purged, is_outdated
@@ -388,7 +389,7 @@ class Partition:
 
     def _count_dropped(self, dropped: Mapping[str, int]) -> None:
         self.dropped = Counter(self.dropped) + Counter(dropped)
-        self.counters["dropped"] += sum(dropped.values())
+        self.counters["dropped"] += sum(dropped.values()) - dropped.get(CONSUMER_CONTROL, 0)
 
     def _refuse(self, refused: Waiters | Again | None, error: acks.AckError, step: Step) -> None:
         if refused is None:

@@ -10,7 +10,7 @@ A refusal whose leadership ends before that is never given: the publisher hears 
 one that finds REFUSALS_WAITING_BYTES_MAX of them waiting, as where the metadata leader is away.
 
 Offset commits that are refused because they lie beyond the end of a log wait likewise (`Doubt`): a leader that was
-deposed does not know what its successor has stored. They are told in any case: within COMMIT_JUDGED_MS.
+deposed does not know what its successor has stored. They are told COMMIT_JUDGED_MS after that was found, at the latest.
 
     refused ──alone──────────────────────────────────────────────▶ given
     refused ──several may lead──▶ waits ──leadership confirmed───▶ given

@@ -40,6 +40,17 @@ def test_a_flag_goes_before_the_environment_and_that_before_a_file(tmp_path: Pat
     assert load_http(environment=given, flags={"http": "127.0.0.1:3"}).addresses == (Address("127.0.0.1", 3),)
 
 
+def test_a_file_that_cannot_be_read_is_a_mistake_only_where_nothing_else_says_the_address() -> None:
+    nowhere = Path("/nowhere.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_http(file=nowhere, environment={})
+    ports = HttpPorts((Address("127.0.0.1", 3),), speaks_tls=False)
+    assert load_http(file=nowhere, environment={}, flags={"http": "127.0.0.1:3"}) == ports
+    assert load_http(environment={"PENSTOCK_CONFIG": str(nowhere), "PENSTOCK_HTTP": "127.0.0.1:3"}) == ports
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_http(file=nowhere, environment={"PENSTOCK_BROKERS": "many"}, flags={"http": "127.0.0.1:3"})
+
+
 def test_an_address_that_is_none_is_told() -> None:
     with pytest.raises(ConfigError, match="PENSTOCK_HTTP"):
         load_http(environment={"PENSTOCK_HTTP": "nowhere"})

@@ -58,6 +58,16 @@ def test_whatever_holds_rows_gives_the_same_table(data: Any) -> None:
     assert table.schema.types == [pa.utf8(), pa.binary(), pa.binary(), pa.binary()]
 
 
+def test_what_was_read_is_appended_as_it_is() -> None:
+    """nats-server checks no header block, so a log may hold one that is none."""
+    read = pa.table(
+        {"offset": [7], "timestamp": [1], "subject": ["s"], "value": [b"1"], "headers": [b"NATS/1.0\r\nA: b"]}
+    )
+    for data in (read, read.to_pylist()):
+        table = to_table(data, stream_subject="s")
+        assert table.to_pylist() == [{"subject": "s", "key": None, "value": b"1", "headers": b"NATS/1.0\r\nA: b"}]
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "reason"),
     [

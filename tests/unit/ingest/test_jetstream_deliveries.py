@@ -96,7 +96,7 @@ def values_of(found: Any) -> list[bytes | None]:
         ((None, b"NATS/1.0 100\r\n\r\n", b""), b""),
         ((FLOW, REQUEST, b""), FLOW),
         ((LONGEST, REQUEST, b""), LONGEST),
-        ((LONGEST + b"x", REQUEST, b""), b""),
+        ((LONGEST + b"x", REQUEST, b""), LONGEST + b"x"),
         ((None, HEARTBEAT % (b"Nats-Consumer-Stalled: %s\r\n" % LONGEST), b""), LONGEST),
         ((None, HEARTBEAT % (b"Nats-Consumer-Stalled: %sx\r\n" % LONGEST), b""), b""),
         ((None, HEARTBEAT % (b"Nats-Consumer-Stalled: $JS.FC.%s\r\n" % (b"x" * 60_000)), b""), b""),
