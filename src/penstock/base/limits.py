@@ -210,6 +210,7 @@ SCRUB_INTERVAL_MS_DEFAULT = 24 * 3_600_000  # from the beginning of one pass ove
 SCRUB_INTERVAL_MS_MIN = 1_000
 SCRUB_INTERVAL_MS_MAX = 365 * 24 * 3_600_000
 SCRUB_FIRST_MS = 600_000  # the first one begins by then
+SCRUB_PAUSE_MS = 1  # between two pieces, at least: a pass over thousands of small logs leaves room for others
 REPAIR_BYTES_PER_S = 64 * MIB  # of one broker, read and written to mend what is damaged
 REPAIR_RETRY_MS = 5_000  # after a damaged log could not be mended; each further time doubles it
 REPAIR_RETRY_MS_MAX = 600_000

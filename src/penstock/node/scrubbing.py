@@ -121,7 +121,8 @@ class Scrubber:
 
         def done(error: Exception | None) -> None:
             self._is_running = False
-            self._free_us = self._clock().elapsed_us + work.moved_bytes * 1_000_000 // self._bytes_per_s
+            pause_us = max(work.moved_bytes * 1_000_000 // self._bytes_per_s, limits.SCRUB_PAUSE_MS * 1_000)
+            self._free_us = self._clock().elapsed_us + pause_us
             self._counters["scrubbed_bytes"] += work.read_bytes - read_bytes
             if partition.when_idle is not None and not work.is_done:
                 work.close()

@@ -152,3 +152,20 @@ def test_a_log_that_was_mended_is_looked_through_at_once() -> None:
     assert replica(follower).counters["repaired_ranges"] == 2
     assert values(follower) == tuple(range(ROWS))
     assert follower.node._budget.counters["scrub_passes"] == 1
+
+
+def test_a_pass_over_many_small_logs_leaves_room_between_them() -> None:
+    broker = Broker().start()
+    for number in range(20):
+        broker.create(f"s{number}", subject=f"s{number}")
+        broker.publish(f"s{number}", b".")
+    broker.tick(1_000)
+    scrubber = broker.node._replicas.scrubber
+    assert scrubber.next_deadline_us is not None
+    broker.tick((scrubber.next_deadline_us - broker.clock.now.elapsed_us) // 1_000 + 1)  # the pass begins
+    looks = 0
+    while passes(broker) == 0:
+        assert scrubber.next_deadline_us > broker.clock.now.elapsed_us
+        broker.tick(limits.SCRUB_PAUSE_MS)
+        looks += 1
+    assert looks >= 20
