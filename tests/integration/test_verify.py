@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +110,11 @@ async def test_three_replicas_are_equal_until_a_bit_flips_in_one(tmp_path: Path)
         await find_what_is_flipped(cluster, follower, end)
 
 
+async def _first(data_dir: Path, name: str) -> Path | None:
+    """A checkpoint is written a moment after the rows."""
+    return min(data_dir.glob(f"streams/*-orders/0/{name}"), default=None)
+
+
 @needs_time
 async def test_what_verify_of_the_files_calls_damage_the_brokers_find_and_mend(tmp_path: Path) -> None:
     with running_uncleaned(tmp_path, 1, 2, 3) as cluster:
@@ -118,7 +124,9 @@ async def test_what_verify_of_the_files_calls_damage_the_brokers_find_and_mend(t
             await fill(client, "orders", 30)
         await all_have(cluster, "orders", 30 * _ROWS)
         for number, name in ((1, "*.index"), (2, "checkpoint"), (3, "lineage")):
-            path = min(cluster.brokers[number].data_dir.glob(f"streams/*-orders/0/{name}"))
+            path = await eventually(
+                partial(_first, cluster.brokers[number].data_dir, name), f"broker {number} has {name}"
+            )
             with path.open("r+b") as file:
                 file.seek(200 if name == "checkpoint" else 0)
                 file.write(b"harm")
