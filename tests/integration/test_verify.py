@@ -124,9 +124,9 @@ async def test_what_verify_of_the_files_calls_damage_the_brokers_find_and_mend(t
             await fill(client, "orders", 30)
         await all_have(cluster, "orders", 30 * _ROWS)
         for number, name in ((1, "*.index"), (2, "checkpoint"), (3, "lineage")):
-            path = await eventually(
-                partial(_first, cluster.brokers[number].data_dir, name), f"broker {number} has {name}"
-            )
+            find = partial(_first, cluster.brokers[number].data_dir, name)
+            path = await eventually(find, f"broker {number} has {name}")
+            assert path is not None
             with path.open("r+b") as file:
                 file.seek(200 if name == "checkpoint" else 0)
                 file.write(b"harm")
