@@ -122,7 +122,6 @@ cdef class Sorted:
         reply=Py_ssize_t,
         reply_end=Py_ssize_t,
         status_end=Py_ssize_t,
-        is_answerable=bint,
         out=bytearray,
     )
     cdef bint _is_control(self, Py_ssize_t row, bint answers) except -1
