@@ -1,9 +1,10 @@
 """A producer: appends that are stored exactly once, in the order of their calls, through lost answers and failovers.
 
 Rules: rows are counted, and every batch says which it begins with, so that a leader knows one that it has. A batch is
-sent again until it is answered or its time is up. Up to PRODUCER_BATCHES_KEPT are on their way at once, for so many are
-known to every leader; one that comes before its turn is refused, and sent again in its turn. A new epoch begins when
-all of the one before are answered: so it fences nobody who is still at it.
+sent again until it is answered or its time is up. A batch is sent once fewer than PRODUCER_BATCHES_KEPT were sent since
+the oldest without an answer, for a leader knows so many: one more, and it would not know the oldest when that comes
+again. One that comes before its turn is refused, and sent again in its turn. A new epoch begins when all of the one
+before are answered: so it fences nobody who is still at it.
 
 | a broker says, of a batch                       | then                                                          |
 |-------------------------------------------------|---------------------------------------------------------------|
@@ -53,9 +54,10 @@ _PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
 class _Batch:
     """One on its way. `failure`: of one before it, so this one is not to be stored either."""
 
-    __slots__ = ("answered", "deadline_s", "doubt", "epoch", "failure", "message", "rows", "sequence")
+    __slots__ = ("answered", "deadline_s", "doubt", "epoch", "failure", "message", "number", "rows", "sequence")
 
-    def __init__(self, message: bytearray, epoch: int, sequence: int, deadline_s: float) -> None:
+    def __init__(self, message: bytearray, number: int, epoch: int, sequence: int, deadline_s: float) -> None:
+        self.number = number
         self.message = message
         self.rows = codec.read_header(message).count
         self.epoch = epoch
@@ -97,7 +99,8 @@ class Producer(OfThisProcess):
         self._info: StreamInfo | None = None
         self._partition = partition
         self._numbering = asyncio.Lock()  # one call after the other: rows have the order of the calls
-        self._unanswered: deque[_Batch] = deque()
+        self._batches = 0  # so many were sent
+        self._unanswered: deque[_Batch] = deque()  # in the order in which they were numbered
         self._fenced: RemoteError | None = None
 
     async def append(self, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
@@ -148,11 +151,15 @@ class Producer(OfThisProcess):
         return done
 
     def _must_wait(self) -> bool:
-        unanswered = self._unanswered
-        return len(unanswered) >= limits.PRODUCER_BATCHES_KEPT or bool(unanswered and unanswered[0].epoch != self.epoch)
+        if not self._unanswered:
+            return False
+        oldest = self._unanswered[0]
+        return self._batches - oldest.number >= limits.PRODUCER_BATCHES_KEPT or oldest.epoch != self.epoch
 
     def _numbered(self, message: bytearray, timeout: float) -> _Batch:
-        batch = _Batch(message, self.epoch, self.sequence, asyncio.get_running_loop().time() + timeout)
+        deadline_s = asyncio.get_running_loop().time() + timeout
+        batch = _Batch(message, self._batches, self.epoch, self.sequence, deadline_s)
+        self._batches += 1
         self.sequence += batch.rows
         self._unanswered.append(batch)
         return batch

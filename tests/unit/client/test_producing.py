@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec
 from penstock.client.producing import Producer
@@ -80,6 +81,31 @@ async def test_calls_that_overlap_keep_their_order(cluster: FakeCluster, client:
     assert stored(cluster) == list(range(30))
     in_flight = [request for request in cluster[1].requests if isinstance(request, AppendOnceRequest)]
     assert {request.sequence for request in in_flight[:5]} == set(range(5))  # sent without waiting for answers
+
+
+async def test_a_batch_is_overtaken_by_no_more_than_leaders_know(cluster: FakeCluster, client: aio.Client) -> None:
+    """The first batch is stored, and its answer is late, while those behind it are answered at once."""
+    refused, is_stored = 0, asyncio.Event()
+
+    async def refuse_the_first(_: int) -> Answer | None:
+        nonlocal refused
+        sent = [request.sequence for request in cluster[1].requests if isinstance(request, AppendOnceRequest)]
+        if sent[-1] != 0 or refused == 4 or max(sent) >= limits.PRODUCER_BATCHES_KEPT:
+            return None
+        refused += 1
+        await cluster[1].handle(cluster[1].requests[-1], cluster[1].raws[-1])
+        is_stored.set()
+        raise RemoteError(ErrorCode.OVERLOADED, "not now")
+
+    on(cluster[1], AppendOnceRequest, refuse_the_first)
+    producer = client.producer("a")
+    first = asyncio.create_task(producer.append(rows(0)))
+    await is_stored.wait()
+    for number in range(1, 10):
+        await producer.append(rows(number))
+    assert (await first)[0].base_offset == 0
+    assert refused == 4
+    assert stored(cluster) == list(range(10))
 
 
 async def test_a_producer_goes_on_with_the_next_leader(cluster: FakeCluster, client: aio.Client) -> None:
