@@ -1,16 +1,16 @@
 """The command line: thin commands over the client library and the broker.
 
-Rules: a command parses, calls, prints. Data goes to stdout, everything else to stderr. What a script may want has a
-JSON form. An error is one clear line and what to do about it; `--debug` shows the traceback. Modules that take long to
-import are imported by the command that needs them, so that `--help` and shell completion are quick.
+Rules: a command parses its arguments, calls the client or the broker, and prints. Data goes to stdout, everything else
+to stderr. Output that a script may want has a JSON form. An error is one clear line and what to do about it; `--debug`
+shows the traceback. The command that needs a slow module imports it, so that `--help` and shell completion are quick.
 
-| exit code | meaning                                                          |
-|-----------|------------------------------------------------------------------|
-| 0         | done; also when the reader of our output had enough (`| head`)    |
-| 1         | the broker, NATS, the disk or the network refused or failed       |
-| 2         | used wrongly: options, values, a config that cannot work          |
-| 130       | Ctrl-C                                                           |
-| 143, 129  | the bench and the demo: SIGTERM, a terminal that was closed       |
+| exit code | meaning                                                                  |
+|-----------|--------------------------------------------------------------------------|
+| 0         | success; also if the reader of stdout closed the pipe early (`| head`)    |
+| 1         | the broker, NATS, the disk or the network refused or failed              |
+| 2         | usage error: options, values, an invalid config                          |
+| 130       | Ctrl-C                                                                   |
+| 143, 129  | bench and demo: SIGTERM, SIGHUP (the terminal was closed)                |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.cli.standard_streams import forget_stdout, secure
 
 
 def main() -> None:
-    """The program `penstock`."""
+    """Run the program `penstock`."""
     secure()
     code: object = None
     try:
@@ -41,9 +41,9 @@ def main() -> None:
 
 
 def _not_written(error: OSError, code: object = None) -> object:
-    """What the program ends with where stdout takes no more: as a command that does is told (see `failure`).
+    """Return the exit code after a failed write to stdout: 0 for a closed pipe, else 1 with an error on stderr.
 
-    One that has failed has said so: its `code` stays.
+    If the command had already failed, its `code` stays.
     """
     forget_stdout()
     if code:
@@ -62,7 +62,7 @@ def _run() -> None:
 
             asked = sys.argv[1:2]
             app = program(asked if asked and asked[0] in COMMANDS else COMMANDS)
-    except KeyboardInterrupt:  # before there was a command to end
+    except KeyboardInterrupt:  # no command has started yet
         raise SystemExit(130) from None
     except (ImportError, MemoryError, OSError) as error:
         if (lacking := shortage(error)) is None:

@@ -1,4 +1,4 @@
-"""The program with all its commands."""
+"""The Typer app with all commands of `penstock`."""
 
 from __future__ import annotations
 

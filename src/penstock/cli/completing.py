@@ -1,8 +1,8 @@
-"""Names of streams, groups, users and operations for the shell, which completes them.
+"""Shell completion of stream, group, user and operation names.
 
-Rules: a broker is asked as the line would have it asked that is being typed: `--server`, `--credentials` and the
-options for TLS count, before the command or behind it, then the environment. If none answers at once, no names are
-offered: nothing is said of it in the middle of somebody's line.
+Rules: completion contacts the broker that the line being typed would contact: `--server`, `--credentials` and the TLS
+options, before or after the command, then the environment. If no broker answers within COMPLETION_TIMEOUT_S, it offers
+no names and prints no error, which would appear in the middle of the user's line.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ OPERATIONS = ("read", "append", "create", "alter", "delete", "commit_offsets", "
 
 
 def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of streams."""
+    """Return stream names."""
     return _beginning(incomplete, _asked(ctx, stream_names))
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of groups; of those that whoever asks may know of."""
+    """Return the group names that the user has permission to see."""
     return _beginning(incomplete, _asked(ctx, _group_names))
 
 
 def complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of users; who is no administrator is offered himself."""
+    """Return user names; a user who is not an administrator gets only the own name."""
     return _beginning(incomplete, _asked(ctx, _user_names))
 
 
 def complete_operations(incomplete: str) -> list[str]:
-    """Operations, several with commas between."""
+    """Return operations that complete a list separated by commas, without those already in it."""
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
     return [f"{before}{comma}{one}" for one in _beginning(last, OPERATIONS) if one not in given]
 
 
 def stream_names(client: Client) -> list[str]:
-    """All but those that Penstock keeps for itself."""
+    """Return the names of all streams except internal ones."""
     infos = client.streams(timeout=COMPLETION_TIMEOUT_S)
     return [info.name for info in infos if not info.config.is_internal]
 
@@ -80,7 +80,7 @@ def _asked(ctx: typer.Context, ask: Callable[[Client], list[str]]) -> list[str]:
 
 
 def _typed(ctx: Any) -> dict[str, Any]:
-    """The options of the line so far, the nearest first."""
+    """Return the options typed so far; those after the command override those before it."""
     given: dict[str, Any] = {}
     while ctx is not None:
         given = {**{name: value for name, value in ctx.params.items() if value}, **given}

@@ -1,4 +1,4 @@
-"""A question before something goes for good."""
+"""Asks the user to confirm before an irreversible operation."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from penstock.cli.failure import FAILED, printable, say_error
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask; where the answer is no, say `otherwise`, and end. OperationalError where nobody answers."""
+    """Ask the user; if the answer is no, print `otherwise` and exit with 1. Raise OperationalError at the end of stdin."""
     if not _confirmed(question):
         say_error(otherwise)
         raise typer.Exit(FAILED)
 
 
 def _confirmed(question: str) -> bool:
-    # Not click's: that makes one thing of Ctrl-C and of an end of the input.
-    lines = "\n".join(map(printable, question.split("\n")))  # it names what others have named
+    # Not click's confirm: it does not distinguish Ctrl-C from the end of the input.
+    lines = "\n".join(map(printable, question.split("\n")))  # it may quote names that other users chose
     sys.stderr.write(f"{lines} [y/N]: ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer:
         sys.stderr.write("\n")
-        raise OperationalError("nobody is there to answer; with --yes it does not ask")
+        raise OperationalError("stdin is not interactive; pass --yes")
     return answer.strip().lower() in ("y", "yes")

@@ -1,8 +1,8 @@
-"""`--credentials`, `--tls-ca`, `--tls-cert` and `--tls-key`, which every command takes that takes `--server`.
+"""`--credentials`, `--tls-ca`, `--tls-cert` and `--tls-key`: options of every command that takes `--server`.
 
-Rules: what the last three say becomes a part of the server's address (`tls://HOST:PORT?ca=FILE`), so that whatever
-takes a server takes them, too: clients, pipelines, the options of Spark. The credentials go into the environment, for
-the same reason; behind the command they count instead of those before it.
+Rules: the TLS options become part of the server's address (`tls://HOST:PORT?ca=FILE`), so that everything that takes an
+address gets them: clients, pipelines, the Spark options. The credentials go into the environment for the same reason.
+`--credentials` after the command overrides the same option before it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import typer
 from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, with_tls
 
 CONNECTION_PANEL = "Connection"
-CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # as of `client.credentials`, which loads more than a command needs
-# As of `client.credentials` and `client.tls`: what clients show, and whom they trust.
+CREDENTIALS_VARIABLE = "PENSTOCK_CREDENTIALS"  # a copy: importing `client.credentials` would load too much
+# The variables that `client.credentials` and `client.tls` read: a client's login, certificate and trusted authorities.
 _OF_CLIENTS = (
     *(CREDENTIALS_VARIABLE, "PENSTOCK_TOKEN", "PENSTOCK_USER", "PENSTOCK_PASSWORD"),
     *("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY"),
@@ -51,7 +51,7 @@ CredentialsOption = Annotated[
 
 
 def among_brokers_of_its_own() -> None:
-    """For a command that starts brokers and is a client of theirs: forget what the environment says of other ones."""
+    """Remove login and TLS variables from the environment: a command that starts its own brokers does not use them."""
     for name in _OF_CLIENTS:
         os.environ.pop(name, None)
 
@@ -63,7 +63,7 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def with_connection_options(command: Callable[P, T]) -> Callable[P, T]:
-    """`command`, with these options behind its `server`; as it is if it has none."""
+    """Return `command` with the connection options after its parameter `server`; unchanged if it has no `server`."""
     own = inspect.signature(command, eval_str=True)
     if "server" not in own.parameters:
         return command
@@ -89,8 +89,8 @@ def with_connection_options(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def _meant(context: Any, server: str | None) -> str | None:
-    """The server that was named, here or before the command."""
-    # Not imported above: the options of commands are made with what fails clearly, which has these.
+    """Return `--server` given after the command, else before it."""
+    # Not imported above because of a cycle: options imports failure, which imports this module.
     from penstock.cli.options import Globals
 
     found = None if context is None else context.find_object(Globals)
@@ -98,9 +98,9 @@ def _meant(context: Any, server: str | None) -> str | None:
 
 
 def reached(server: str | None, options: Mapping[str, object]) -> str | None:
-    """The server that is meant, else that of the environment, each of its brokers with the files for TLS in `options`.
+    """Return the address list with the TLS files in `options` added to each broker; `server` unchanged if there are none.
 
-    As it is given, if there are none of these.
+    Without `server` the list comes from $PENSTOCK_SERVER, else it is the default address.
     """
     files = {name: os.path.abspath(str(file)) for name in _MEANINGS if (file := options.get(f"tls_{name}"))}
     if not files:

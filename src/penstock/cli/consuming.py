@@ -1,8 +1,9 @@
-"""Reading as a group for `penstock read --group`: from where it committed last, and committed as it is printed.
+"""Consumes as a consumer group for `penstock read --group`: starts at the committed offsets and commits while printing.
 
-Rules: what was printed is committed, at the latest when the command ends; what is printed as it is interrupted may come
-again. With a limit exactly what was printed counts. Without --follow partitions of a member that may be dead are waited
-for, until its session is over. An outage of the broker is waited out, as `following` does it.
+Rules: printed messages are committed at the latest when the command ends; those being printed when the command is
+interrupted may be delivered again (at-least-once). With a limit exactly the printed messages are committed. Without
+--follow the command waits for partitions of another member until the session of a dead member has expired. Broker
+outages are waited out as in `following`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Consuming:
-    """One reading of a stream as a group; `partition` None: all."""
+    """Consumes one stream as a member of a consumer group; `partition` None means all partitions."""
 
     def __init__(
         self, client: Client, info: StreamInfo, group: str, start: Start, partition: int | None, timeout_s: float
@@ -39,7 +40,7 @@ class Consuming:
         self._consumer: Consumer | None = None
 
     def batches(self, *, follow: bool, for_ever: bool) -> Generator[pa.RecordBatch, None, None]:
-        """What comes; without `for_ever` an outage longer than the time-out ends it."""
+        """Yield batches. Without `for_ever`, raise Unavailable or TimedOut if an outage exceeds the time-out."""
         from penstock.client.errors import OffsetOutOfRange, TimedOut, Unavailable
 
         client, number = self._client, self._partition or 0
@@ -55,7 +56,7 @@ class Consuming:
             )
             try:
                 with self._consumer as consumer:
-                    # `yield from` would close the consumer where the caller fails, and that commits what is in hand.
+                    # `yield from` would close the consumer if the caller fails, and that would commit unprinted rows.
                     for batch in consumer:  # noqa: UP028
                         yield batch
                 return
@@ -71,7 +72,7 @@ class Consuming:
             say_note(f"the broker at {client.server} answers again; going on where the group has committed")
 
     def why_nothing(self) -> str:
-        """Why nothing came: all is read, or members of the group hold the partitions of what is left."""
+        """Return why no message came: all are read, or other members are assigned the partitions with lag."""
         text = f"group {self._group} has all that was there"
         places = self._client.groups.offsets(self._group, self._info, timeout=self._timeout_s)
         held = [one for one in places if one.lag and one.member and self._partition in (None, one.partition)]
@@ -89,11 +90,11 @@ class Consuming:
         has_begun = self._consumer is not None and self._consumer.positions
         if has_begun or "group" in error.details:
             again = f"penstock group reset {self._group} {self._info.name} --to earliest"
-            return f"once nobody reads as that group, `{again}` has it go on where the stream begins"
+            return f"stop the group's consumers; then `{again}` resets it to the start of the stream"
         return "the group has committed nothing there yet: give --from an offset in that range"
 
     def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same; when they end, exactly these are committed, of those that were handed out."""
+        """Yield `batches` and, at their end, commit the offset after the last yielded row of each partition."""
         from penstock.client.batches import partition_of
 
         ends: dict[int, int] = {}

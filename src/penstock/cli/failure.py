@@ -34,15 +34,15 @@ _ADVICE: dict[str, str] = {
     ErrorCode.STREAM_NOT_FOUND: "`penstock stream list` shows the streams, `penstock stream find SUBJECT` finds some",
     ErrorCode.STREAM_EXISTS: "`penstock stream show NAME` shows its config, `penstock stream alter` changes it",
     ErrorCode.CORRUPT_RANGE: "`penstock status` lists the damage; read around it with --from and --to",
-    ErrorCode.STORAGE_FAILED: "look at the broker's disk and its log; reads go on working",
+    ErrorCode.STORAGE_FAILED: "check the broker's disk and its log; reads still work",
     ErrorCode.OVERLOADED: "try again in a moment, or publish more slowly",
     ErrorCode.NOT_ENOUGH_REPLICAS: "`penstock status` shows which brokers are there, and which replicas are in sync",
     ErrorCode.NO_ENCRYPTION_KEY: "`penstock keys new` makes a key; docs/how-to/encryption.md says where it goes",
-    ErrorCode.NOT_LEADER: "`penstock status` shows who leads what, and why nobody does",
+    ErrorCode.NOT_LEADER: "`penstock status` shows the leader of each partition, or why there is none",
     ErrorCode.BROKER_UNAVAILABLE: "`penstock status` shows which brokers are there; try again when they are back",
-    ErrorCode.NOT_METADATA_LEADER: "most of the brokers that vote must be there; `penstock status` shows who is",
+    ErrorCode.NOT_METADATA_LEADER: "a majority of the voters must be up; `penstock status` shows which brokers are",
     ErrorCode.CLUSTER_MISMATCH: "--server names brokers of different clusters, or of another one than before",
-    ErrorCode.TIMED_OUT: "give it more with --timeout",
+    ErrorCode.TIMED_OUT: "raise the time-out with --timeout",
     ErrorCode.NATS_UNAVAILABLE: "`penstock status` shows the broker's connection to NATS",
     ErrorCode.NATS_REFUSED: "the broker's NATS user needs the permission to subscribe there",
     ErrorCode.UNSUPPORTED_VERSION: "client and broker do not know each other's version: upgrade the older one",
@@ -62,22 +62,22 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        self.exit_code = 128 + number  # as a shell tells it
+        self.exit_code = 128 + number  # the shells' convention
 
 
 def show_tracebacks() -> None:
-    """From now on errors come with their traceback."""
+    """Print errors with their traceback from now on."""
     global _debugging
     _debugging = True
 
 
 def is_debugging() -> bool:
-    """Whether errors come with their traceback."""
+    """True if errors are printed with their traceback."""
     return _debugging or bool(os.environ.get(DEBUG_VARIABLE))
 
 
 def clearly(command: Callable[P, T]) -> Callable[P, T]:
-    """`command`, failing as the package says it; with options for TLS where it takes a server."""
+    """Wrap `command` so that errors become one line on stderr and an exit code; add connection options."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -87,7 +87,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
             forget_stdout()
             raise typer.Exit(0) from None
         except KeyboardInterrupt as error:
-            # What was half made at that moment may complain when it goes; nobody asked.
+            # Silence warnings of objects and coroutines that Ctrl-C interrupted half-way.
             sys.unraisablehook = lambda _: None
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise typer.Exit(error.exit_code if isinstance(error, Interrupted) else INTERRUPTED) from None
@@ -101,7 +101,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def report(error: Exception) -> int:
-    """Say on stderr what went wrong; the exit code."""
+    """Print the error and advice to stderr; return the exit code."""
     mistakes = _config_mistakes(error)
     if mistakes:
         say_error(
@@ -117,7 +117,7 @@ def report(error: Exception) -> int:
 
 
 def fixed_fields(error: RemoteError) -> list[str]:
-    """The fields of a stream's config that differ from what is there, and cannot be altered."""
+    """Return the config fields that differ from the existing stream's and cannot be altered."""
     differences = error.details.get("differences")
     return sorted(set(map(str, differences)) - ALTERABLE) if isinstance(differences, dict) else []
 
@@ -133,7 +133,7 @@ def _config_mistakes(error: Exception) -> list[str]:
 
 @contextmanager
 def advising(code: ErrorCode, advice: str) -> Iterator[None]:
-    """What to do about a refusal with this code, where that depends on the command."""
+    """Add `advice` to a RemoteError with this code, for advice that depends on the command."""
     try:
         yield
     except RemoteError as error:
@@ -143,20 +143,20 @@ def advising(code: ErrorCode, advice: str) -> Iterator[None]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Lines on stdout, or on stderr. On a terminal control characters are escaped; elsewhere each byte is as it is."""
+    """Print lines to stdout or stderr. Control characters are escaped if it is a terminal, else written unchanged."""
     if (sys.stderr if err else sys.stdout).isatty():
         text = "\n".join(map(printable, text.split("\n")))
     typer.echo(text, err=err)
 
 
 def say_note(text: str) -> None:
-    """One line on stderr beside the data: nothing failed."""
+    """Print one line to stderr that is not an error."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
 
 def say_error(text: str) -> None:
-    """On stderr, with `Error:` in red on a terminal; further lines of `text` follow indented."""
+    """Print `text` to stderr after `Error:` (red on a terminal); further lines are indented."""
     word = "Error:"
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         word = f"\x1b[1;31m{word}\x1b[0m"
@@ -165,21 +165,21 @@ def say_error(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters escaped: names and payloads are other people's."""
+    """Return `text` with control characters escaped: names and payloads are untrusted."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def printable_json(text: str) -> str:
-    """JSON of the same value, in which no character controls a terminal: C1, DEL and those that turn text around."""
+    """Return equivalent JSON with escapes for characters that control a terminal: C1, DEL and bidirectional marks."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else _escaped(char) for char in text)
 
 
 def ascii_json(text: str) -> str:
-    """JSON of the same value, for who takes no other characters than ASCII."""
+    """Return equivalent JSON with escapes for all characters outside ASCII."""
     return text if text.isascii() else "".join(char if char.isascii() else _escaped(char) for char in text)
 
 
@@ -199,8 +199,8 @@ def _text(error: Exception) -> str:
 
 def _advice(error: Exception) -> str:
     if isinstance(error, RemoteError):
-        if "nobody_leads" in error.details:  # more time would not help
-            return "`penstock status` shows which brokers are away; docs/how-to/cluster.md says what can be done"
+        if "nobody_leads" in error.details:  # a longer time-out would not help
+            return "`penstock status` shows which brokers are down; docs/how-to/cluster.md says what can be done"
         if error.code == ErrorCode.READ_ONLY:
             return _take_again(error)
         if error.code == ErrorCode.STREAM_EXISTS and (fixed := fixed_fields(error)):
@@ -238,7 +238,8 @@ def _advice(error: Exception) -> str:
 
 
 def _take_again(error: RemoteError) -> str:
-    # JetStream's error has no field for it: what its text says of a seal, or of damage, is all there is to say.
+    # READ_ONLY has several causes and no field for them. Only if its text mentions `resume` does resuming help; for a
+    # sealed or corrupt log the text alone is enough.
     if "resume" not in error.message:
         return ""
     return f"`penstock stream resume {error.details.get('stream') or 'NAME'}` has it take messages again"

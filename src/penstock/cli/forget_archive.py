@@ -1,4 +1,4 @@
-"""`penstock stream forget-archive`: an archive that is no more holds no messages back."""
+"""`penstock stream forget-archive`: stop retaining messages for an archive that no longer exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def forget_archive(
         str,
         typer.Argument(
             metavar="ARCHIVE",
-            help="Its name, as `stream show` has it behind `archived up to`.",
+            help="Its name, as `stream show` prints it after `archived up to`.",
             callback=archive_name,
         ),
     ],
@@ -30,17 +30,17 @@ def forget_archive(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Wait no longer for an archive that is no more. Asks first.
+    """Stop waiting for an archive that no longer exists. Asks first.
 
-    With [bold]--retain until-archived[/bold], what only this archive did not have yet may be deleted then.
+    With [bold]--retain until-archived[/bold], messages that only this archive lacks may be deleted then.
 
-    The archive itself stays; if it goes on, it is waited for again.
+    The archive itself is not changed; if it reports again, the stream waits for it again.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
         known = {name: part.partition for part in info.partitions for name in part.archives}
         if archive not in known:
-            there = f"it knows of {', '.join(sorted(known))}" if known else "no archive has reported to it"
+            there = f"it waits for {', '.join(sorted(known))}" if known else "no archive has reported to it"
             raise ValueError(f"stream {info.name} waits for no archive {archive!r}: {there}")
         if not yes and info.config.retain is Retain.UNTIL_ARCHIVED:
             then = "may then delete what only it has not archived"

@@ -1,4 +1,4 @@
-"""`penstock group …`: list, show, reset and delete groups: where consumers are in streams."""
+"""`penstock group …`: list, show, reset and delete consumer groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Group,
-    help="List, show, reset and delete groups: where consumers are in streams.",
+    help="List, show, reset and delete consumer groups: their committed offsets, members and lag.",
     epilog=examples("penstock read orders --group billing", "penstock group show billing orders"),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -63,7 +63,7 @@ def list_groups(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """List all groups, and the streams in which they have committed how far they are."""
+    """List all consumer groups, and the streams in which they have committed offsets."""
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.groups.all(timeout=seconds)
@@ -90,12 +90,13 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show where a group is in each partition of a stream, or of all its streams, and how far behind.
+    """Show a group's committed offset and lag in each partition of a stream, or of all its streams.
 
-    The lag counts the offsets that it has before it. A group that has committed nothing there is an error.
+    The lag is the number of offsets that the group has not consumed yet. A group that has committed nothing there is an
+    error.
 
     json: an object for each partition, with [bold]stream, partition, offset, committed, log_start, committed_end,
-    member, lag[/bold]; an offset of null: nothing is committed; a member of null: nobody of this group reads it.
+    member, lag[/bold]; offset is null if nothing is committed, member is null if the partition is not assigned.
     """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
@@ -184,7 +185,7 @@ def reset(
             if not yes:
                 question = f"Have group {group} go on {_where(after)} in stream {info.name}?"
                 confirm(question, f"group {group} stays where it is")
-            for one in after:  # what was shown, also if a time or `latest` is another place by now
+            for one in after:  # the confirmed offsets, even if a time or `latest` resolves to others by now
                 client.groups.reset(group, info, one.offset or 0, partition=one.partition, timeout=seconds)
     for one in after:
         old = before[one.partition].offset
@@ -207,9 +208,10 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Forget where a group is, in all streams or in one. Asks first.
+    """Delete the committed offsets of a group, in all streams or in one. Asks first.
 
-    Stop its consumers before: a group that has members is refused. One that was killed is a member for 10 s yet.
+    Stop the group's consumers first: the command fails while the group has members. A consumer that was killed remains
+    a member for 10 s.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         found = [one for one in client.groups.all(timeout=seconds) if one.group == group]
@@ -220,7 +222,7 @@ def delete(
             _say_nothing_committed(group, stream)
         names = ", ".join(one.stream or f"the deleted stream {one.stream_id}" for one in found)
         if not yes:
-            confirm(f"Forget where group {group} is in {names}?", f"group {group} stays where it is")
+            confirm(f"Delete the offsets of group {group} in {names}?", f"group {group} stays where it is")
         client.groups.delete(group, stream, timeout=seconds)
     say(f"group {group} has nothing committed any more in {names}")
 
@@ -228,7 +230,7 @@ def delete(
 def _place(text: str) -> Start:
     place = places.parse_place(text, "--to", takes_last=False)
     if isinstance(place, places.LastMessages):
-        raise typer.BadParameter("give earliest, latest, an offset, an age or a time: -N is another place in a moment")
+        raise typer.BadParameter("give earliest, latest, an offset, an age or a time: -N changes with each new message")
     return place
 
 

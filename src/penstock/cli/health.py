@@ -1,4 +1,4 @@
-"""`penstock health`: what a probe runs beside a broker."""
+"""`penstock health`: the health and readiness probe of the local broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.cli.failure import FAILED, clearly, say
 from penstock.cli.options import Debug, examples, seconds_of
 
 EXAMPLES = examples(
-    "# does the broker of this machine or container live, and is it ready?",
+    "# is the broker of this machine or container alive, and is it ready?",
     "penstock health",
     "penstock health --ready",
     "# the one with this config",
@@ -24,7 +24,7 @@ EXAMPLES = examples(
 @clearly
 def health(
     ready: Annotated[
-        bool, typer.Option("--ready", help="Whether it is ready: has its part in the cluster, and NATS.")
+        bool, typer.Option("--ready", help="Check that it is ready: has joined the cluster, and reaches NATS.")
     ] = False,
     http: Annotated[
         str | None,
@@ -41,14 +41,14 @@ def health(
     ] = "4s",
     debug: Debug = False,
 ) -> None:
-    """Ask the broker of this machine how it fares, for probes: exit code 0 means well.
+    """Check the health of the broker on this machine, for probes: exit code 0 means healthy.
 
-    It asks at --http, else where the broker's own settings say: $PENSTOCK_HTTP, else `http` in --config or
-    $PENSTOCK_CONFIG, else 127.0.0.1:8422. Whether that speaks TLS is taken from $PENSTOCK_HTTP_TLS or the file; if it
-    is not spoken, the other way is tried. What it says begins with the address that it asked.
+    The address is --http, else that of the broker's own settings: $PENSTOCK_HTTP, else `http` in --config or
+    $PENSTOCK_CONFIG, else 127.0.0.1:8422. $PENSTOCK_HTTP_TLS or the file says if that port speaks TLS; if that is
+    wrong, the command tries the other way. Each line of output begins with the address.
 
-    $PENSTOCK_SERVER does not say where a broker's HTTP port is. If it names another broker than the one at
-    127.0.0.1:7422, and nothing else says which one is meant, no broker is asked: give --http.
+    $PENSTOCK_SERVER does not give a broker's HTTP port. If it names another broker than the one at 127.0.0.1:7422, and
+    no setting names an HTTP port, the command checks no broker: give --http.
     """
     from penstock.broker.config import load_http
     from penstock.broker.health import HEALTHY, READY, ask
@@ -56,7 +56,7 @@ def health(
     _check_told(http, config)
     where = load_http(file=config, environment=os.environ, flags={"http": http})
     if not where.addresses:
-        raise OperationalError("the broker shows nothing over HTTP: http is off")
+        raise OperationalError("the broker's HTTP port is off (http)")
     for address in where.addresses:
         is_well, said = ask(
             address, READY if ready else HEALTHY, speaks_tls=where.speaks_tls, timeout_s=seconds_of(timeout)
@@ -67,7 +67,7 @@ def health(
 
 
 def _check_told(http: str | None, config: Path | None) -> None:
-    """BadParameter: all that says which broker is meant names one whose HTTP port is not known."""
+    """Raise BadParameter if only $PENSTOCK_SERVER names a broker and it is not the local one."""
     from penstock.broker.config import knows_broker
     from penstock.client.addresses import DEFAULT_PORT, SERVER_VARIABLE, parse_server, parse_servers, parse_tls
 
@@ -76,5 +76,5 @@ def _check_told(http: str | None, config: Path | None) -> None:
         return
     here = {(host, DEFAULT_PORT) for host in ("127.0.0.1", "localhost", "::1")}
     if here.isdisjoint(parse_server(parse_tls(one)[0]) for one in parse_servers(named)):
-        text = f"{SERVER_VARIABLE} names {named}, and this command asks the HTTP port of a broker"
+        text = f"{SERVER_VARIABLE} names {named}, but this command needs the HTTP port of a broker"
         raise typer.BadParameter(f"{text}: give --http HOST:PORT, or its settings (--config, PENSTOCK_HTTP)")

@@ -1,7 +1,7 @@
-"""Commands whose help is shown as it is meant.
+"""Typer command and group classes that fix help output and usage errors.
 
-Rules: a switch, as `--help`, is shown as one, and not as an option that takes a `<bool>`. A paragraph is as wide as
-the terminal: where its lines end in the source means nothing. A command that asks no broker refuses to be told one.
+Rules: help shows a switch such as `--help` without the metavar `<bool>`. Help paragraphs are wrapped to the terminal,
+not at the line breaks of the source. A command that contacts no broker rejects `--server` and `--tls-…`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-_UsageError: Any = typer.BadParameter.__base__  # that of Typer's own copy of Click
+_UsageError: Any = typer.BadParameter.__base__  # UsageError of Typer's own copy of Click
 
 _CALLED_HERE = {
     **dict.fromkeys(("rm", "remove", "del"), ("delete",)),
@@ -28,14 +28,14 @@ _CALLED_HERE = {
 
 
 class _Switches:
-    """A command that shows every switch as one."""
+    """Mixin that shows switches without a metavar."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """The option, without a name for a value."""
+        """Return the option `--help` without a metavar."""
         return _as_switch(super().get_help_option(ctx))  # type: ignore[misc]
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All options, those that Typer adds by itself among them."""
+        """Return all parameters, including those that Typer adds."""
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for one in found:
             if getattr(one, "is_flag", False):
@@ -44,13 +44,11 @@ class _Switches:
 
 
 class Command(_Switches, TyperCommand):
-    """See the module."""
-
     def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:  # noqa: A002 (Typer's name)
         super().__init__(*arguments, help=_unwrapped(help), **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse a broker that was named before a command that asks none: its answer would be of another one."""
+        """Reject `--server` before a command that does not contact that broker: its result would mislead the user."""
         from penstock.cli.options import Globals
 
         found = ctx.find_object(Globals)
@@ -63,10 +61,10 @@ class Command(_Switches, TyperCommand):
 
 
 class Group(_Switches, TyperGroup):
-    """See the module. A name that another program has for a command is told what it is called here."""
+    """A command group that suggests the right command for names used by other programs, such as `rm`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named. UsageError: there is none."""
+        """Return the named command. Raise UsageError if there is none."""
         meant = next((one for one in _CALLED_HERE.get(args[0], ()) if one in self.commands), None)
         if args[0] not in self.commands and meant is not None:
             raise _UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx=ctx)
@@ -75,7 +73,7 @@ class Group(_Switches, TyperGroup):
 
 @contextmanager
 def _said_plainly(ctx: Any) -> Iterator[None]:
-    """Mistakes in options in our words, where Typer has those of the library that checks types for it."""
+    """Replace Typer's messages on invalid options, which come from its type checker, by clearer ones."""
     try:
         yield
     except typer.BadParameter as error:
@@ -83,13 +81,13 @@ def _said_plainly(ctx: Any) -> Iterator[None]:
             raise
         raise typer.BadParameter(found, ctx=error.ctx, param=error.param) from None
     except Exception as error:
-        # Typer has a copy of Click's classes for itself, so it is known by its name.
+        # Typer vendors Click's classes and does not export this one, so compare the name.
         given = str(vars(error)["option_name"]) if type(error).__name__ == "NoSuchOption" else ""
         if given == "--json" and any("--format" in one.opts for one in ctx.command.params):
             raise _UsageError("No such option: --json. Write --format json", ctx=ctx) from None
         if re.match(r"-[^-]", given):
             rest = " ".join(one.name.upper() for one in ctx.command.params if one.param_type_name == "argument")
-            text = f"No such option: {given}. What begins with a dash and is no option stands behind --, at the end:"
+            text = f"No such option: {given}. Put an argument that begins with a dash after --, at the end:"
             raise _UsageError(f"{text} {ctx.command_path} … -- {rest}", ctx=ctx) from None
         raise
 

@@ -1,7 +1,7 @@
-"""Callbacks of arguments that are names: what no name can be is told at once, before a broker is asked.
+"""Callbacks for arguments that are names: an invalid name is rejected before a broker is contacted.
 
-In scripts a name is empty where a variable is not set. Names that could be some, and are not there, are the broker's to
-tell, which knows what may have been meant.
+In scripts a name is empty if a variable is not set. The broker rejects valid names that do not exist, because it can
+suggest similar ones.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ _JETSTREAM = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
 
 
 def stream_name(name: str | None) -> str | None:
-    """Return the name of a stream. BadParameter: it is empty."""
+    """Return the stream name. Raise BadParameter if it is empty."""
     return _checked(name, "a stream needs a name" if name == "" else None)
 
 
 def archive_name(name: str | None) -> str | None:
-    """Return the name of an archive. BadParameter: it is empty."""
-    return _checked(name, "an archive has a name" if name == "" else None)
+    """Return the archive name. Raise BadParameter if it is empty."""
+    return _checked(name, "an archive needs a name" if name == "" else None)
 
 
 def group_name(name: str | None) -> str | None:
-    """Return the name of a consumer group. BadParameter: no group can have it."""
+    """Return the consumer group name. Raise BadParameter if it is not a valid one."""
     from penstock.groups.rows import group_mistake
 
     return _checked(name, None if name is None else group_mistake(name))
 
 
 def user_name(name: str | None) -> str | None:
-    """Return the name of a user. BadParameter: no user can have it."""
+    """Return the user name. Raise BadParameter if it is not a valid one."""
     from penstock.access.users import user_name_mistake
 
     return _checked(name, None if name is None else user_name_mistake(name))
 
 
 def user_or_everybody(name: str | None) -> str | None:
-    """Return the name of a user, or `*`, which is everybody. BadParameter: it is neither."""
+    """Return the user name, or `*`, which means all users. Raise BadParameter if it is neither."""
     from penstock.access.users import EVERYBODY
 
     return name if name == EVERYBODY else user_name(name)
 
 
 def jetstream_name(name: str | None) -> str | None:
-    """Return the name of a stream of JetStream, which is a token of subjects. BadParameter: it cannot be one."""
+    """Return the JetStream stream name, which is a subject token. Raise BadParameter if it is not a valid one."""
     mistake = None
     if name == "":
-        mistake = "a stream of JetStream needs a name"
+        mistake = "a JetStream stream needs a name"
     elif name is not None and not _JETSTREAM.fullmatch(name):
-        mistake = f"{name!r} is no name of a stream of JetStream, which holds no white space, '.', '*', '>' and slashes"
+        mistake = f"{name!r} is not a JetStream stream name: it must not hold white space, '.', '*', '>' or slashes"
     return _checked(name, mistake)
 
 
 def each_stream_name(names: list[str] | None) -> list[str] | None:
-    """Return names of streams. BadParameter: one is empty."""
+    """Return the stream names. Raise BadParameter if one is empty."""
     for name in names or ():
         stream_name(name)
     return names

@@ -1,10 +1,10 @@
-"""What to try after the demo: commands that can be pasted into the shell that it was started from, as they stand.
+"""Commands to try after the demo, ready to paste into the shell that started it.
 
-| part        | how it is written                                                                  |
+| part        | form                                                                               |
 |-------------|------------------------------------------------------------------------------------|
-| the program | `penstock` if the shell finds this one under that name, else its path                |
-| a path      | from the shell's folder, if the demo runs there and the path lies in it; else whole  |
-| addresses   | only where they are not the default ones                                            |
+| the program | `penstock` if the shell finds this program under that name, else its path           |
+| a path      | relative if the demo runs in the shell's folder and the path lies below it, else absolute |
+| addresses   | only if they are not the defaults                                                   |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from penstock.broker.child import ReadyLine
 
 LATEST = "-latest"
-"""Behind the name of the demo's lake: the folder of the table that people are told to make."""
+"""Suffix of the lake's folder name: the folder of the table that the commands create."""
 
 
 def next_steps(
@@ -31,7 +31,7 @@ def next_steps(
     python: str = sys.executable,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[str]:
-    """Lines for a shell; those that begin with `#` explain. `ready` is what the broker said, `lake` its archive."""
+    """Yield lines for a shell, comments among them. `ready` is the broker's ready line, `lake` its archive's folder."""
     folder = _shells_folder(environment)
     program = _program(python, environment, folder)
     moved = ready.client != default_client
@@ -64,7 +64,7 @@ def _lake_steps(program: str, stream: str, lake: str, server: str) -> Iterator[s
 
 
 def _shells_folder(environment: Mapping[str, str]) -> Path | None:
-    """The folder that the shell is in, if we are there too; a program may have been sent elsewhere."""
+    """Return the shell's folder if it is also the current one, else None."""
     told = environment.get("PWD", "")
     try:
         return Path(told) if told and os.path.samefile(told, Path.cwd()) else None
@@ -92,5 +92,5 @@ def _program(python: str, environment: Mapping[str, str], folder: Path | None) -
 
 
 def _double_quoted(code: str) -> str:
-    # Readable where it can be: the code has single quotes in it.
+    # Double quotes are more readable where possible, because the code contains single quotes.
     return f'"{code}"' if not set(code) & set('"$`\\!') else shlex.quote(code)

@@ -1,4 +1,4 @@
-"""What commands print: tables, numbers and times for people, JSON for scripts."""
+"""Output of commands: tables, numbers and times for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_WIDTH_WITHOUT_TERMINAL = 120  # of tables; lines of text are never broken
+_WIDTH_WITHOUT_TERMINAL = 120  # columns of a table; lines of text are not wrapped
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A Rich console that treats what it is given as text, not as markup."""
+    """Return a Rich console that prints text without interpreting markup."""
     from rich.console import Console
 
     class QuietConsole(Console):
@@ -37,9 +37,9 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def progress(what: str, total: int | None, *, noun: str = "") -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while something takes long; gives a function that takes how many are done.
+    """Show a progress bar on stderr; yield a function that sets the completed count.
 
-    With a `noun` it says how many of them are done in a second, too.
+    With `noun` the bar also shows the rate per second.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -58,12 +58,12 @@ def progress(what: str, total: int | None, *, noun: str = "") -> Iterator[Callab
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table; the columns in `right` hold numbers."""
+    """Return an empty table; the columns in `right` are right-aligned."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    # Two characters between columns and none around: 80 characters are few.
+    # No padding around and little between columns, to fit into 80 characters.
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         made.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
@@ -71,14 +71,14 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def cell(value: object, style: str = "") -> Any:
-    """A value for a table, safe to show."""
+    """Return a table cell with control characters escaped."""
     from rich.text import Text
 
     return Text(printable("" if value is None else str(value)), style=style)
 
 
 def print_json(value: object) -> None:
-    """One JSON document on one line; on a terminal nothing in it controls that."""
+    """Print one JSON document on one line; escape control characters if stdout is a terminal."""
     text = msgspec.json.encode(value).decode()
     if not is_utf8(sys.stdout):
         text = ascii_json(text)
@@ -86,7 +86,7 @@ def print_json(value: object) -> None:
 
 
 def time_text(timestamp_us: int | None) -> str:
-    """UTC to the millisecond, sortable; empty for None."""
+    """Return the UTC time to the millisecond, in a sortable format; empty for None."""
     if timestamp_us is None:
         return ""
     moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
@@ -94,23 +94,23 @@ def time_text(timestamp_us: int | None) -> str:
 
 
 def exact_time_text(timestamp_us: int) -> str:
-    """RFC 3339 in UTC to the microsecond: `2013-01-01T10:00:00.000001Z`."""
+    """Return the UTC time to the microsecond as RFC 3339: `2013-01-01T10:00:00.000001Z`."""
     moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_us % 1_000_000:06d}Z"
 
 
 def count_text(count: int) -> str:
-    """`336,776`."""
+    """Return the count with thousands separators: `336,776`."""
     return f"{count:,}"
 
 
 def counted(count: int, noun: str, many: str = "") -> str:
-    """`1 message`, `2,000 messages`; `many` is the plural where an `s` does not make it."""
+    """Return `1 message` or `2,000 messages`; `many` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def width_of(text: str) -> int:
-    """The width of `text` in terminal cells: a Chinese, Japanese or Korean character takes two."""
+    """Return the width of `text` in terminal cells; a Chinese, Japanese or Korean character takes two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -119,12 +119,12 @@ def width_of(text: str) -> int:
 
 
 def padded(text: str, cells: int) -> str:
-    """`text` with spaces behind it, up to a width of `cells`."""
+    """Return `text` padded with trailing spaces to a width of `cells`."""
     return text + " " * (cells - width_of(text))
 
 
 def cut(text: str, cells_max: int) -> str:
-    """`text` in at most `cells_max` cells of a terminal."""
+    """Return `text` truncated to at most `cells_max` terminal cells."""
     return text if width_of(text) <= cells_max else _beginning(text, cells_max - 1) + "…"
 
 
@@ -140,15 +140,15 @@ def _beginning(text: str, cells_max: int) -> str:
 
 
 def short_time_text(timestamp_us: int | None) -> str:
-    """UTC to the second without the year, for narrow terminals: `01-31 08:00:00Z`."""
+    """Return the UTC time to the second without the year, for narrow terminals: `01-31 08:00:00Z`."""
     return "" if timestamp_us is None else f"{datetime.fromtimestamp(timestamp_us // 1_000_000, UTC):%m-%d %H:%M:%SZ}"
 
 
 def shown_bytes(data: bytes | None, cells_max: int | None = None) -> str:
-    """Bytes for a person: as text if they are, else in base64; cut to `cells_max` cells of a terminal."""
+    """Return bytes as text if they are UTF-8, else as base64, truncated to `cells_max` terminal cells."""
     if data is None:
         return ""
-    # A large value is not decoded whole to show its beginning; a character has at most 4 bytes.
+    # Decode only the beginning of a large value; a UTF-8 character has at most 4 bytes.
     beginning = data if cells_max is None else data[: 4 * cells_max + 4]
     try:
         text = beginning.decode()

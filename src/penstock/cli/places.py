@@ -1,4 +1,4 @@
-"""Places in the log as people write them: `earliest`, `42`, `-10`, `30s`, `2013-01-01T10:00Z`."""
+"""Parses start positions as users write them: `earliest`, `42`, `-10`, `30s`, `2013-01-01T10:00Z`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXPECTED = "give earliest, latest, an offset (42), {last}an age (30s, '5m ago')
 
 
 class LastMessages(NamedTuple):
-    """So many messages before the end of the log."""
+    """The last `message_count` messages of the log."""
 
     message_count: int
 
@@ -29,10 +29,10 @@ class LastMessages(NamedTuple):
 def parse_place(
     text: str, option: str | None = None, *, now: datetime | None = None, takes_last: bool = True
 ) -> Start | LastMessages:
-    """The place that `text` names, as `option`; typer.BadParameter says what is expected. `now` is the present, if not
-    now. `takes_last`: whether the last messages are one.
+    """Return the position that `text` names. Raise typer.BadParameter for `option`, listing the accepted forms.
 
-    A time without a zone is UTC, as all times that Penstock shows.
+    `now` defaults to the current time. `takes_last` permits `-N`, the last N messages; if False, the error does not
+    offer it, but the caller must reject LastMessages. A time without a zone is UTC, like all times that Penstock shows.
     """
     from penstock.client.values import EARLIEST, LATEST
 
@@ -48,7 +48,7 @@ def parse_place(
     if ago is not None and _DURATION_BEGINS.match(ago[1]) and not _looks_like_time(folded):
         try:
             age = timedelta(microseconds=parse_duration_us(ago[1]))
-            (now or datetime.now(UTC)) - age  # is there such a time?
+            (now or datetime.now(UTC)) - age  # OverflowError if the result is not a valid datetime
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint=hint) from None
         except OverflowError:

@@ -1,7 +1,7 @@
-"""The program: its options, and the table of its commands.
+"""The Typer app: global options and the table of commands.
 
-Rules: only the modules of the commands that are asked for are imported, since all of them take several times as long as
-most commands do. `penstock --help`, completion and a name that no command has ask for all.
+Rules: only the module of the requested command is imported, since importing all of them takes several times as long as
+most commands run. `penstock --help`, shell completion and an unknown command name import all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BROKER_PANEL = "Brokers"
 
 
 class _Place(NamedTuple):
-    """Where a command is: a function of a module, with its examples, or a group of commands, `app`."""
+    """Locates a command: a function in a module that also has `EXAMPLES`, or a group of commands, the module's `app`."""
 
     module: str
     panel: str
-    function: str = ""  # empty: a group
+    function: str = ""  # empty for a group of commands
 
 
 COMMANDS = {
@@ -55,7 +55,7 @@ COMMANDS = {
     "group": _Place("groups", DATA_PANEL),
     "pipeline": _Place("pipeline", DATA_PANEL),
 }
-"""By name, in the order of the help."""
+"""Commands by name, in the order of the help."""
 
 
 def _version(wanted: bool) -> None:
@@ -79,7 +79,7 @@ def globals_before_the_command(
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The program with these commands."""
+    """Return the app with the commands `names`."""
     app = typer.Typer(
         name="penstock",
         cls=Group,

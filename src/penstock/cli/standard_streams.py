@@ -1,9 +1,9 @@
-"""Standard input, output and error as a program finds them: closed, full, or of another encoding.
+"""Handles standard streams that are closed, full, non-blocking or not UTF-8.
 
-Rules: no file of ours gets a descriptor from 0 to 2, for what C code prints there would go into it: /dev/null is opened
-in the place of one that is closed; a command whose output would be missed asks `need_stdout` first. What goes to stdout
-is written whole, or the write fails: also with PYTHONUNBUFFERED, and where the descriptor does not block. A character
-that a terminal cannot show is written as an escape.
+Rules: none of our files gets a descriptor from 0 to 2, because C code that prints there would write into the file;
+/dev/null replaces a closed stream. A command whose output must not be lost calls `need_stdout` first. A write to stdout
+is complete or fails, also with PYTHONUNBUFFERED and on a non-blocking descriptor. A character that the encoding lacks
+is written as an escape.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _closed: set[str] = set()
 
 
 class _Waiting(io.BufferedWriter):
-    """A buffer that waits for a descriptor that takes nothing at the moment."""
+    """A buffered writer that waits until a non-blocking descriptor is writable."""
 
     def write(self, data: ReadableBuffer) -> int:
         left = memoryview(data).cast("B")
@@ -68,18 +68,21 @@ def secure() -> None:
             assert found == descriptor, f"{found} is free, and {descriptor} is not"
             os.set_inheritable(found, True)
             _closed.add(name)
-        if getattr(sys, name) is None:  # so Python leaves one that was closed
+        if getattr(sys, name) is None:  # Python sets a closed stream to None
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not is_utf8(stream):
             stream.reconfigure(errors="backslashreplace")
-    with suppress(io.UnsupportedOperation):  # one that a program has put in its place, without a descriptor
+    with suppress(io.UnsupportedOperation):  # a replacement stream without a descriptor
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout = _whole(sys.stdout)
 
 
 def _whole(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """The same stream, which writes all or fails. With PYTHONUNBUFFERED its `buffer` is none: writes are short."""
+    """Return a stream on the same descriptor that writes everything or fails.
+
+    With PYTHONUNBUFFERED the original has no buffer, so its writes can be short.
+    """
     stream.flush()
     return io.TextIOWrapper(
         _Waiting(io.FileIO(stream.fileno(), "wb", closefd=False)),
@@ -91,9 +94,9 @@ def _whole(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 def need_stdout() -> None:
-    """OperationalError where stdout was closed at the start: for a command whose output would be lost."""
+    """Raise OperationalError if stdout was closed at the start; for a command whose output must not be lost."""
     if "stdout" in _closed:
-        raise OperationalError("stdout is closed, and what the command prints would be lost: nothing was done")
+        raise OperationalError("stdout is closed, so the command's output would be lost: nothing was done")
 
 
 def is_utf8(stream: object) -> bool:
@@ -102,7 +105,7 @@ def is_utf8(stream: object) -> bool:
 
 
 def forget_stdout() -> None:
-    """Write nothing to it any more: the interpreter flushes it once more when it exits, and would complain."""
+    """Redirect stdout to /dev/null, so that the interpreter's flush at exit reports no error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
         os.dup2(nowhere, sys.stdout.fileno())
