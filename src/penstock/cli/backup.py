@@ -1,4 +1,4 @@
-"""`penstock backup`: copies streams, and where groups are, into a folder; again, what has come since."""
+"""`penstock backup`: copies streams and committed offsets into a folder; the next run adds new messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from penstock.messages import StreamInfo, UserExport
 
 EXAMPLES = examples(
-    "# all streams, and where groups are; the next time only what has come since",
+    "# all streams and the offsets of groups; the next run adds only new messages",
     "penstock backup /backups/penstock",
     "penstock backup /backups/orders --stream orders",
-    "# without a broker: is it whole?",
+    "# verify it without a broker",
     "penstock verify /backups/penstock",
     "# what is in it, with any reader of Arrow",
     "penstock dump /backups/penstock/streams/7-orders/0/00000000000000000000.arrows",
@@ -34,7 +34,7 @@ EXAMPLES = examples(
 
 
 class Copied(NamedTuple):
-    """What one run has added of a stream."""
+    """Counts of what one run added for a stream."""
 
     stream: str
     rows: int
@@ -89,7 +89,7 @@ def backup(
 
 
 def _manifest(folder: Path) -> Manifest:
-    """What is there already. OperationalError: something else is."""
+    """Return the folder's manifest, or a new one. Raise OperationalError if the folder holds other files."""
     from penstock.cli import backup_files
 
     is_new = not (folder / backup_files.MANIFEST).exists()
@@ -109,7 +109,7 @@ def _back_up(
     _check_cluster(manifest, client.cluster_id(timeout=seconds), folder)
     _warn(folder, infos)
     manifest.penstock = __version__
-    _note_groups(client, manifest, infos, seconds)  # before the rows: so these reach as far
+    _note_groups(client, manifest, infos, seconds)  # before the rows, so that no offset is beyond the copied rows
     entries = [(_entry(manifest, info), info) for info in infos]
     backup_files.write_manifest(folder, manifest)
     job = _Job(client, folder, manifest, seconds)
@@ -131,7 +131,7 @@ def _now() -> str:
 
 
 def _warn(folder: Path, infos: list[StreamInfo]) -> None:
-    """Of what is less secret in a backup than it was."""
+    """Warn if the backup is less protected than the original: decrypted streams, a folder that others can read."""
     from penstock.cli import backup_files
 
     for info in infos:
@@ -142,7 +142,7 @@ def _warn(folder: Path, infos: list[StreamInfo]) -> None:
 
 
 def _users(client: Client, timeout: float) -> list[UserExport] | None:
-    """All that there are, with what checks their secrets; None: the broker cannot tell."""
+    """Return all users with their password and token verifiers; None if the broker is too old to export them."""
     try:
         return client.users.export(timeout=timeout)
     except RemoteError as error:
@@ -162,13 +162,13 @@ def _check_cluster(manifest: Manifest, cluster_id: str, folder: Path) -> None:
     from penstock.base.ids import are_different_clusters
 
     if are_different_clusters(manifest.cluster_id, cluster_id):
-        text = f"{folder} is a backup of cluster {manifest.cluster_id}, and this is {cluster_id}"
+        text = f"{folder} is a backup of cluster {manifest.cluster_id}, but this is cluster {cluster_id}"
         raise OperationalError(f"{text}: give another folder")
     manifest.cluster_id = cluster_id
 
 
 def _entry(manifest: Manifest, info: StreamInfo) -> StreamBackup:
-    """What the manifest has of a stream, as it is now."""
+    """Return the stream's manifest entry, updated with its current config; a new entry if there is none."""
     from penstock.base.config import Intake, StreamConfig
     from penstock.cli.backup_files import PartitionBackup, StreamBackup
 
@@ -200,7 +200,7 @@ def _note_groups(client: Client, manifest: Manifest, infos: list[StreamInfo], ti
 
 
 class _Place(NamedTuple):
-    """Where a partition is, there and in the backup."""
+    """A partition's offsets in the cluster and in the backup."""
 
     partition: PartitionBackup
     log_start: int
@@ -208,17 +208,17 @@ class _Place(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """What is to come next."""
+        """The next offset to copy."""
         return max(self.partition.end, self.log_start) if self.partition.files else self.log_start
 
     @property
     def left(self) -> int:
-        """How many offsets are to come."""
+        """Count of offsets to copy; negative if the log was truncated since the last run."""
         return self.committed_end - self.begin
 
 
 class _Job(NamedTuple):
-    """One run."""
+    """One run of a backup."""
 
     client: Client
     folder: Path
@@ -226,7 +226,7 @@ class _Job(NamedTuple):
     timeout_s: float
 
     def places(self, entry: StreamBackup, info: StreamInfo) -> list[_Place]:
-        """Those of all partitions, as their leaders say."""
+        """Return all partitions' offsets, as their leaders report them."""
         from penstock.client.values import LATEST
 
         found = []
@@ -236,12 +236,12 @@ class _Job(NamedTuple):
         return found
 
     def copy(self, entry: StreamBackup, info: StreamInfo, advance: Callable[[int], None]) -> Copied:
-        """Add what the backup does not have yet."""
+        """Add the stream's new rows to the backup."""
         rows = size_bytes = offsets = 0
         for place in self.places(entry, info):
             known = len(place.partition.files)
             if place.partition.files and place.partition.end < place.log_start:
-                gone = f"offsets {place.partition.end} to {place.log_start - 1} had gone before they were backed up"
+                gone = f"offsets {place.partition.end} to {place.log_start - 1} were deleted before they were backed up"
                 say_note(f"note: {entry.name}/{place.partition.partition}: {gone}")
             if place.left < 0:
                 raise OperationalError(_cut(entry, place.committed_end, self.folder))
@@ -294,7 +294,7 @@ class _Job(NamedTuple):
 
 
 def _cut(entry: StreamBackup, end: int, folder: Path) -> str:
-    text = f"stream {entry.name} was cut to offset {end} since (a power loss, say): {folder} has rows that are no more"
+    text = f"stream {entry.name} was truncated to offset {end} (by a power loss?): {folder} has rows that it lost"
     return f"{text}; back it up into another folder"
 
 

@@ -1,14 +1,14 @@
-"""A backup on the disk: files of Arrow, and a manifest that says which there are and what is in each.
+"""On-disk format of a backup: Arrow files, and a manifest that lists them and their contents.
 
     backup/penstock-backup.json                               the manifest, replaced as a whole
-    backup/streams/7-orders/0/00000000000000000000.arrows     batches as they lie in a log, as in a segment file
-    backup/users/6f1c….json                                   users, what checks their secrets, and what they may do
+    backup/streams/7-orders/0/00000000000000000000.arrows     batches in the format of a segment file
+    backup/users/6f1c….json                                   users, their verifiers, rules and quotas
 
-Rules: a file is written under another name, synced, and renamed before the manifest names it; so what the manifest
-names is whole, and what it does not name is nothing. It names nothing outside of its folder, nor behind a link. Files
-are never changed; that of users is replaced by another one. Each batch has its CRC-32C, each file its SHA-256. The
-format has a number: a reader refuses one that it does not know. All of it is for its owner alone: folders have mode
-0700, files 0600.
+Rules: a file is written under a temporary name, synced, and renamed before the manifest lists it; so each listed file
+is complete, and a file that is not listed does not count. The manifest must not list a path outside of its folder or
+behind a symbolic link. Files are immutable; each run replaces the users' file by a new one. Each batch has its CRC-32C,
+each file its SHA-256. The manifest has a format number; a reader rejects a higher one than it knows. Only the owner can
+read a backup: folders have mode 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _READ_BYTES = 1 << 20
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""What an offset, an id, or a count of rows or bytes can be: who restores a backup may not have written it."""
+"""Valid range of offsets, ids and counts; checked because a manifest is untrusted input."""
 
 
 class File(msgspec.Struct, frozen=True):
-    """Batches that follow on each other and cover `[base_offset, end_offset)`; the path is below the backup's."""
+    """A file of contiguous batches for `[base_offset, end_offset)`; the path is relative to the backup's folder."""
 
     path: str
     base_offset: _Number
@@ -57,7 +57,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class PartitionBackup(msgspec.Struct):
-    """One partition: it began at `log_start` and ended at `end` when it was backed up last."""
+    """One partition; `log_start` and `end` are the offsets at its last backup."""
 
     partition: _Number
     log_start: _Number = 0
@@ -67,18 +67,18 @@ class PartitionBackup(msgspec.Struct):
 
 
 class StreamBackup(msgspec.Struct):
-    """One stream; one that was deleted and made again is another one."""
+    """One stream, identified by its id: a stream that was deleted and created again has an entry of its own."""
 
     name: str
     stream_id: _Number
     config: StreamConfig
     intake: Intake = Intake.OPEN
-    backed_up: str = ""  # when last, RFC 3339
+    backed_up: str = ""  # time of the last backup, RFC 3339
     partitions: list[PartitionBackup] = msgspec.field(default_factory=list)
 
 
 class GroupBackup(msgspec.Struct, frozen=True):
-    """Where a group was in a stream, by partition: the offset of its next message."""
+    """Committed offsets of a group in a stream, by partition: the offset of the next message to consume."""
 
     group: str
     stream_id: _Number
@@ -86,7 +86,7 @@ class GroupBackup(msgspec.Struct, frozen=True):
 
 
 class AccessBackup(msgspec.Struct, frozen=True):
-    """The file with users, and what they may do, as they were at that time."""
+    """The file with the users and rules at the time `backed_up`."""
 
     path: str
     users: _Number
@@ -96,7 +96,7 @@ class AccessBackup(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct):
-    """What is in a backup. `access` is None where the cluster had no users."""
+    """Contents of a backup. `access` is None if the cluster had no users."""
 
     format: int = FORMAT
     penstock: str = ""  # the version that wrote it last
@@ -106,7 +106,7 @@ class Manifest(msgspec.Struct):
     access: AccessBackup | None = None
 
     def stream(self, name: str) -> StreamBackup | None:
-        """The one of that name; of several, which had it one after the other, the last."""
+        """Return the stream with this name, the newest if several had it; None if there is none."""
         return next((one for one in reversed(self.streams) if one.name == name), None)
 
 
@@ -115,7 +115,7 @@ class _Format(msgspec.Struct):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """OperationalError: there is none, or one that this version cannot read, or whose files are elsewhere."""
+    """Return the manifest. Raise OperationalError if it is missing, unreadable, too new, or lists unsafe paths."""
     file = folder / MANIFEST
     try:
         text = file.read_bytes()
@@ -133,25 +133,25 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check_paths(folder: Path, manifest: Manifest) -> None:
-    """OperationalError: it names a file elsewhere, which is not to be read, nor told of."""
+    """Raise OperationalError if the manifest lists a path outside of the folder: such a file must not be read."""
     root = folder.resolve()
     files = [file.path for stream in manifest.streams for part in stream.partitions for file in part.files]
     files += [] if manifest.access is None else [manifest.access.path]
-    strange = [stream.name for stream in manifest.streams if "/" in stream.name]  # these become names of folders
+    strange = [stream.name for stream in manifest.streams if "/" in stream.name]  # stream names become folder names
     strange += [path for path in files if not _is_below(root, path)]
     if strange:
-        raise OperationalError(f"{folder / MANIFEST} names what is not in its folder: {strange[0]!r}")
+        raise OperationalError(f"{folder / MANIFEST} names a path that is not in its folder: {strange[0]!r}")
 
 
 def _is_below(root: Path, path: str) -> bool:
-    """Whether it is there, and not behind a link."""
+    """True if the relative path stays below `root` and has no symbolic link in it."""
     place = Path(path)
     is_plain = path and "\0" not in path and ".." not in place.parts and not place.is_absolute()
     return bool(is_plain) and os.path.realpath(root / place) == str(root / place)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace it, durably."""
+    """Replace the manifest atomically and durably."""
     part = folder / f"{MANIFEST}.part"
     with private_file(part) as out:
         out.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
@@ -161,7 +161,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def private_file(path: Path) -> IO[bytes]:
-    """A new file that only its owner reads, whatever the umask; what has that name, a link among it, gives way."""
+    """Open a new file with mode 0600, whatever the umask; an existing file or link of that name is removed first."""
     path.unlink(missing_ok=True)
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -173,7 +173,7 @@ def private_file(path: Path) -> IO[bytes]:
 
 
 def private_folder(folder: Path, below: Path | None = None) -> None:
-    """Make folders that only their owner reads: a backup, or those in it down to `below`."""
+    """Create folders with mode 0700: the backup's folder, or with `below` the folders in it down to that path."""
     if below is None:
         folder.parent.mkdir(parents=True, exist_ok=True)
     places = [folder] if below is None else [folder / one for one in reversed([below, *below.parents]) if one.name]
@@ -188,24 +188,24 @@ def private_folder(folder: Path, below: Path | None = None) -> None:
 
 def _make_private(number: int, mode: int) -> None:
     if stat.S_IMODE(os.fstat(number).st_mode) != mode:
-        with suppress(PermissionError):  # a file system without modes: whoever mounted it decides who reads
+        with suppress(PermissionError):  # a file system without modes: its mount options decide
             os.fchmod(number, mode)
 
 
 def is_open_to_others(folder: Path) -> bool:
-    """Whether others than its owner can look into a backup."""
+    """True if users other than the owner have any permission on the backup's folder."""
     return bool(folder.stat().st_mode & 0o077)
 
 
 class FileWriter:
-    """Writes one file of a partition; `finish` gives what the manifest says of it."""
+    """Writes one file of a partition; `finish` returns its manifest entry."""
 
     def __init__(self, folder: Path, stream: StreamBackup, partition: int, base_offset: int) -> None:
         place = Path("streams") / f"{stream.stream_id}-{stream.name}" / str(partition)
         self._path = place / f"{base_offset:020}.arrows"
         self._target = folder / self._path
         private_folder(folder, place)
-        for left in self._target.parent.glob("*.part"):  # by a run that was killed
+        for left in self._target.parent.glob("*.part"):  # left by a run that was killed
             left.unlink()
         self._part = self._target.with_suffix(".part")
         self._out: IO[bytes] = private_file(self._part)
@@ -221,16 +221,16 @@ class FileWriter:
         self.size_bytes += len(data)
 
     def add(self, header: BatchHeader, data: Buffer) -> None:
-        """A batch that begins where the one before ended. OperationalError: it does not."""
+        """Append a batch. Raise OperationalError if it does not begin at the end of the last one."""
         if header.base_offset != self._end_offset:
-            text = f"offset {header.base_offset} came where {self._end_offset} was to come"
+            text = f"received offset {header.base_offset}, expected {self._end_offset}"
             raise OperationalError(f"{text}: the log changed while {self._path} was written; run the backup again")
         self._write(data)
         self._end_offset = header.end_offset
         self._rows += header.count
 
     def finish(self) -> File:
-        """It is whole, and on the disk."""
+        """Sync and rename the file; return its manifest entry."""
         sync(self._out)
         self._out.close()
         self._part.replace(self._target)
@@ -239,14 +239,14 @@ class FileWriter:
         return File(self._path.as_posix(), self._base_offset, self._end_offset, self._rows, self.size_bytes, sha)
 
     def drop(self) -> None:
-        """Nothing of it stays."""
+        """Delete the unfinished file."""
         self._out.close()
         with suppress(FileNotFoundError):
             self._part.unlink()
 
 
 def check_file(folder: Path, partition: PartitionBackup, file: File) -> None:
-    """CorruptionError with the file and the position, if it is not what the manifest says. OSError."""
+    """Raise CorruptionError with file and position if the file differs from its manifest entry. Raise OSError."""
     path = folder / file.path
     if not path.is_file():
         raise CorruptionError(str(path), 0, f"a file of {file.size_bytes} bytes", "none")
@@ -258,7 +258,7 @@ def check_file(folder: Path, partition: PartitionBackup, file: File) -> None:
     if size == file.size_bytes and sha.hexdigest() == file.sha256:
         return
     position = SCHEMA_BYTES
-    for header, _ in messages(folder, partition, file):  # says where, if a batch is damaged
+    for header, _ in messages(folder, partition, file):  # raises with the position of a corrupt batch
         position += header.size_bytes
     if size != file.size_bytes:
         raise CorruptionError(str(path), min(size, position), f"{file.size_bytes} bytes", f"{size} bytes")
@@ -266,7 +266,7 @@ def check_file(folder: Path, partition: PartitionBackup, file: File) -> None:
 
 
 def messages(folder: Path, partition: PartitionBackup, file: File) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The batches of a file, each verified, up to its end. CorruptionError, OSError."""
+    """Yield the file's batches, each verified. Raise CorruptionError if it does not cover its range. Raise OSError."""
     path = folder / file.path
     end, position = file.base_offset, SCHEMA_BYTES
     with open_segment(path) as segment:
@@ -282,14 +282,14 @@ def messages(folder: Path, partition: PartitionBackup, file: File) -> Iterator[t
 
 
 def rows_of(header: BatchHeader, data: bytes, start: int, *, file: str = "") -> pa.RecordBatch:
-    """The rows of a verified batch from offset `start` on."""
+    """Return the rows of a verified batch from offset `start` on."""
     from penstock.client.batches import Range, rows
 
     return rows(header, memoryview(data), Range(start, max(start, header.end_offset)), source=file)
 
 
 def batches(folder: Path, partition: PartitionBackup, start: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows from offset `start` on, perhaps none, and up to where they go. CorruptionError, OSError."""
+    """Yield (rows from offset `start` on, perhaps none; end offset) for each batch. Raise CorruptionError or OSError."""
     for file in partition.files:
         if file.end_offset <= start:
             continue
@@ -301,7 +301,7 @@ def batches(folder: Path, partition: PartitionBackup, start: int) -> Iterator[tu
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep a second run away. OperationalError: one is under way."""
+    """Lock the folder against a concurrent run. Raise OperationalError if another run holds the lock."""
     number = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -314,6 +314,6 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def sync(out: IO[bytes]) -> None:
-    """Have it on the disk."""
+    """Flush the buffer and fsync the file."""
     out.flush()
     os.fsync(out.fileno())

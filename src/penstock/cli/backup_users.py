@@ -1,8 +1,8 @@
-"""Users in a backup: what checks their secrets, what they may do and use; and how a cluster gets them again.
+"""Users in a backup: their verifiers, rules and quotas; and their restoration.
 
-Rules: the file has what a broker keeps, so passwords, tokens and nkeys go on working; the secrets are nowhere. It is
-replaced by each run, and the one before is deleted: what was revoked since is not kept. Users are made anew only
-where there are none of that name: whoever is there is left as it is.
+Rules: the file holds what a broker stores, so passwords, tokens and nkeys still work after a restore; it holds no
+secrets. Each run writes a new file and deletes the old one, so that revoked credentials are not kept. A restore creates
+only users that do not exist; existing users are not changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Credential(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `Credential`, with names."""
+    """`Credential` as a JSON object with field names."""
 
     credential_id: str
     kind: CredentialKind
@@ -48,7 +48,7 @@ class _Credential(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Rule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `Rule`, with names."""
+    """`Rule` as a JSON object with field names."""
 
     operation: Operation
     stream: str = ""
@@ -57,7 +57,7 @@ class _Rule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `Quotas`, with names."""
+    """`Quotas` as a JSON object with field names."""
 
     append_bytes_per_s: int | None = None
     fetch_bytes_per_s: int | None = None
@@ -68,7 +68,7 @@ class _Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _User(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `UserExport`, with names."""
+    """`UserExport` as a JSON object with field names."""
 
     name: str
     created_us: int
@@ -78,20 +78,20 @@ class _User(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _File(msgspec.Struct, frozen=True):
-    """All of them, by name."""
+    """Content of the users' file, sorted by user name."""
 
     users: tuple[_User, ...]
 
 
 def write_users(folder: Path, manifest: Manifest, users: Sequence[UserExport], backed_up: str) -> None:
-    """Replace what the backup has of users, durably."""
+    """Replace the users in the backup, durably."""
     before, manifest.access = manifest.access, None
     if users:
         data = msgspec.json.format(msgspec.json.encode(_File(tuple(map(_kept, users)))), indent=1)
         sha = hashlib.sha256(data).hexdigest()
         path = Path("users") / f"{sha[:16]}.json"
         private_folder(folder, path.parent)
-        for left in (folder / path.parent).glob("*.part"):  # by a run that was killed
+        for left in (folder / path.parent).glob("*.part"):  # left by a run that was killed
             left.unlink()
         part = (folder / path).with_suffix(".part")
         with private_file(part) as out:
@@ -108,7 +108,7 @@ def write_users(folder: Path, manifest: Manifest, users: Sequence[UserExport], b
 
 
 def read_users(folder: Path, access: AccessBackup) -> list[UserExport]:
-    """CorruptionError: it is not what the manifest says. OSError."""
+    """Return the users. Raise CorruptionError if the file differs from its manifest entry. Raise OSError."""
     path = folder / access.path
     if not path.exists():
         raise CorruptionError(str(path), 0, f"a file of {access.size_bytes} bytes", "none")
@@ -119,28 +119,28 @@ def read_users(folder: Path, access: AccessBackup) -> list[UserExport]:
 
 
 class RestoredUsers(NamedTuple):
-    """What became of them, by name."""
+    """Result of a restore, as lists of user names."""
 
     made: list[str]
-    left: list[str]  # there already, and as they are
-    administrators: list[str]  # of those that were made
+    left: list[str]  # existed before, and were not changed
+    administrators: list[str]  # those of `made` with the admin rule
 
 
 def check_target(client: Client, timeout_s: float) -> None:
-    """OperationalError: nobody logs in there yet, or whoever asks is no administrator."""
+    """Raise OperationalError if authentication is off in the target cluster. Errors of the request pass through."""
     if not client.users.all(timeout=timeout_s).is_guarded:
-        text = "nobody has to log in to that cluster yet, and the first user has to be an administrator: make one"
+        text = "authentication is off in that cluster, and its first user has to be an administrator: make one"
         raise OperationalError(f"{text} (`penstock user add NAME --admin`), then restore users")
 
 
 def administrators(client: Client, users: Iterable[UserExport], timeout_s: float) -> list[str]:
-    """Who of them is not there, and would be an administrator."""
+    """Return the names of the users that a restore would create with the admin rule."""
     there = {one.name for one in client.users.all(timeout=timeout_s).users}
     return [one.name for one in users if one.name not in there and is_admin(one.rules)]
 
 
 def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float) -> RestoredUsers:
-    """Make those that are not there. RemoteError: one of them cannot be made."""
+    """Create the users that do not exist. Raise RemoteError if one of them cannot be created."""
     from penstock.client.users import Made
 
     there = {one.name for one in client.users.all(timeout=timeout_s).users}
@@ -156,7 +156,7 @@ def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float)
             try:
                 client.users.create(user.name, *credentials, rules=user.rules, quotas=user.quotas, timeout=timeout_s)
             except RemoteError as error:
-                if error.code == ErrorCode.USER_EXISTS:  # made by somebody else meanwhile
+                if error.code == ErrorCode.USER_EXISTS:  # another client created it meanwhile
                     done.left.append(user.name)
                     continue
                 raise RemoteError(error.code, f"user {user.name!r}: {error.message}", **error.details) from None

@@ -1,4 +1,4 @@
-"""`penstock bench …`: measure Penstock, and others beside it, on this machine."""
+"""`penstock bench …`: measure Penstock, and other products in the same run, on this machine."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Group,
-    help="Measure Penstock on this machine, and others beside it in the same run.\n\n"
-    "A run starts what it measures, on this machine and for this machine only, writes to a folder of its own, and "
-    "removes both when it ends, also by Ctrl-C. Systems take turns, and a round counts only if what was acked can be "
-    "read back, byte for byte. Generator, NATS and brokers share the machine, so compare ratios, not rates.",
+    help="Measure Penstock on this machine, and other products in the same run.\n\n"
+    "A run starts the systems that it measures, reachable from this machine only, writes to a folder of its own, and "
+    "removes both when it ends, also by Ctrl-C. Systems take turns, and a round counts only if all acked messages can "
+    "be read back, byte for byte. Generator, NATS and brokers share the machine, so compare ratios, not rates.",
     epilog=examples(
-        "# about 12 minutes: what Penstock promises, beside JetStream",
+        "# about 12 minutes: Penstock's goals, beside JetStream",
         "penstock bench reach --short",
         "penstock bench throughput --against jetstream --size 1KiB --rounds 9",
-        "# how long a message takes, with plots",
+        "# latency, with plots",
         "penstock bench latency --against jetstream --html latency.html",
     ),
     callback=among_brokers_of_its_own,
@@ -127,7 +127,7 @@ def throughput(
         typer.Option(
             "--seconds",
             metavar="DURATION",
-            help="A round sends no further message after that.  Default: 10s.",
+            help="A round stops sending after this time.  Default: 10s.",
             rich_help_panel=LOAD_PANEL,
             show_default=False,
         ),
@@ -152,7 +152,7 @@ def throughput(
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """How many acked messages a second, and how many a consumer takes.
+    """Measure throughput: acked messages per second, and messages per second that a consumer reads.
 
     Publishes messages of random content until all are acked, reads them back, and lets consumers read. Penstock is
     measured with fsync before ack (its default), with durability os and in memory; JetStream at its defaults, with
@@ -191,7 +191,7 @@ def throughput(
 
 
 def check_windows(wish: Wish, plan: Plan) -> None:
-    """A window that is given can be filled; those that nobody gave are as large as their round at most."""
+    """Raise BadParameter if a window exceeds the messages of a round; note limits on default windows."""
     from penstock.bench.generator import Load
 
     messages = plan.loads[0].messages
@@ -204,7 +204,7 @@ def check_windows(wish: Wish, plan: Plan) -> None:
         say_note(f"windows are at most {messages:,} here: a round has no more messages")
     for window in wish.axes.windows:
         if (most := max(load.publishers for load in plan.loads)) > window:
-            say_note(f"a window of {window:,} is as large as their number where more publish: {most:,} need one each")
+            say_note(f"a window of {window:,} is raised to the number of publishers: {most:,} need one message each")
 
 
 _SCALE_EXAMPLES = examples(
@@ -219,7 +219,7 @@ def scale(
     streams: Annotated[
         int,
         typer.Option(
-            "--streams", metavar="N", min=2, max=limits.BENCH_STREAMS_MAX, help="Streams to which nobody writes."
+            "--streams", metavar="N", min=2, max=limits.BENCH_STREAMS_MAX, help="Number of idle streams."
         ),
     ] = 10_000,
     messages: Annotated[
@@ -235,19 +235,19 @@ def scale(
             metavar="S",
             min=0.1,
             max=limits.BENCH_IDLE_SECONDS_MAX,
-            help="How long an idle broker is watched.",
+            help="How long the idle broker is measured.",
         ),
     ] = 20.0,
     json_file: JsonFile = None,
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What idle streams cost, and whether a long stream is as quick as a short one.
+    """Measure the cost of idle streams, and compare a long stream with a short one.
 
-    Makes many streams (10,000 if nothing else is said), then measures the CPU and the memory of a broker that serves
-    them while nothing happens, and how long it takes to start, after a stop and after kill -9. Then makes one long
-    stream of 16-byte messages (100,000,000 of them), and compares its start and its look-ups with those of a stream of
-    1,000,000. This takes about 7 GB of disk, most of it for the long stream; nothing of it is left at the end.
+    Creates many streams (default: 10,000), then measures the CPU and the memory of a broker that serves them while
+    idle, and how long it takes to start, after a stop and after kill -9. Then creates one long stream of 16-byte
+    messages (default: 100,000,000), and compares its start and its look-ups with those of a stream of 1,000,000. This
+    takes about 7 GB of disk, most of it for the long stream; it is freed at the end.
     """
     from penstock.bench import scale as measured
 
@@ -275,20 +275,20 @@ def compaction(
     ] = 10_000_000,
     keys: Annotated[
         int,
-        typer.Option("--keys", metavar="N", min=1, max=limits.BENCH_LONG_MESSAGES_MAX, help="Keys that they have."),
+        typer.Option("--keys", metavar="N", min=1, max=limits.BENCH_LONG_MESSAGES_MAX, help="Number of keys."),
     ] = 1_000_000,
     codec: Annotated[
-        Compression, typer.Option("--compression", help="Compress the stream before, and what is left of it.")
+        Compression, typer.Option("--compression", help="Compress the stream before and after the compaction.")
     ] = Compression.NONE,
     rounds: Rounds = None,
     json_file: JsonFile = None,
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What key compaction of a long stream costs, beside a plain copy of its files.
+    """Measure key compaction of a long stream, beside a plain copy of its files.
 
-    Makes a log of messages of 256 bytes, then compacts it, and copies it, in turn. Tells how long each took, what
-    memory the compaction needed, and what is left on the disk.
+    Creates a log of 256-byte messages, then compacts it and copies it, in turn. Prints how long each took, the memory
+    that the compaction needed, and the size that remains on the disk.
     """
     from penstock.bench import compaction as measured
 
@@ -319,10 +319,10 @@ def compression(
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What compression saves of a stream's bytes, and what it costs the cleaner and those who read.
+    """Measure how many bytes compression saves, and its cost for the cleaner and for readers.
 
-    Makes a log of JSON messages in small batches, then has it cleaned without compression, with LZ4 and with
-    Zstandard, in turn, and each read by a client. Tells the sizes, and the times beside those of the plain one.
+    Creates a log of JSON messages in small batches, then cleans it without compression, with LZ4 and with Zstandard, in
+    turn, and reads each result with a client. Prints the sizes, and the times relative to those without compression.
     """
     from penstock.bench import compression as measured
 
@@ -353,10 +353,10 @@ def spark(
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What the way between a stream and Spark costs, beside Parquet files of the same rows.
+    """Measure reads and writes of a stream with Spark, beside Parquet files of the same rows.
 
-    Reads a stream with Spark, whole, its offsets alone and as a query, and writes one, on two cores; and reads and
-    copies Parquet in turn. Tells the CPU time of all processes together.
+    With Spark on two cores, reads all columns of a stream, reads its offsets only, runs a streaming query, and writes a
+    stream; in turn with reads and copies of Parquet. Prints the CPU time of all processes together.
     """
     from penstock.spark.versions import check_versions
 

@@ -1,4 +1,4 @@
-"""`penstock bench latency`, `limits`, `report`: how long a message takes, what the machine can do, a page of it."""
+"""`penstock bench latency`, `limits`, `report`: message latency, limits of the machine, and reports of runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.bench.latency_run import LatencyPlan
 
 _LIMIT_BYTES = limits.GIB
-_LIMIT_ROUNDS_MAX = 5  # beside a latency run, however many rounds that has
+_LIMIT_ROUNDS_MAX = 5  # rounds of the machine's limits in a latency run, however many rounds that has
 
 LATENCY_EXAMPLES = examples(
     "# about 5 minutes: 256 bytes and 1 MB, Penstock alone",
@@ -84,7 +84,7 @@ def latency(
         typer.Option(
             "--duration",
             metavar="DURATION",
-            help="Of one round.  Default: 30s. Longer ones say higher percentiles (p99.9: 40s).",
+            help="Duration of one round.  Default: 30s. Longer ones show higher percentiles (p99.9: 40s).",
             rich_help_panel=LOAD_PANEL,
             show_default=False,
         ),
@@ -93,7 +93,7 @@ def latency(
         bool,
         typer.Option(
             "--no-consumer",
-            help="Measure acks only, without a consumer that follows beside it.",
+            help="Measure acks only, without a following consumer.",
             rich_help_panel=LOAD_PANEL,
         ),
     ] = False,
@@ -114,12 +114,12 @@ def latency(
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """How long a message takes at a fixed rate: to its ack, and to a consumer.
+    """Measure latency at a fixed rate: from publishing to the ack, and to a consumer.
 
-    A sender publishes on a schedule that it keeps whatever happens, and latency counts from when a message was due: a
-    stall counts for every message that it held up. A percentile is told only where at least ten samples lie beyond it,
-    so a round of 30 seconds at 50 a second tells up to the 99th, and what all rounds tell together goes further: the
-    99.9th takes 10,000 messages of a size, 5 rounds with --duration 40s. What never came counts as the time waited.
+    The sender keeps to a schedule, and latency counts from when a message was due: a stall counts for every message
+    that it delayed (no coordinated omission). A percentile is shown only if at least ten samples lie beyond it, so a
+    round of 30 seconds at 50 a second shows up to the 99th. All rounds together show more: the 99.9th takes 10,000
+    messages of a size, 5 rounds with --duration 40s. A message that never arrived counts with the time waited for it.
 
     The consumer of Penstock is its Python client, which verifies and decodes; that of JetStream reads raw frames.
     """
@@ -160,7 +160,7 @@ def _sizes(texts: list[str] | None) -> tuple[int, ...]:
     found = sizes(texts)
     if any(size < INDEX_BYTES for size in found):
         raise typer.BadParameter(
-            f"a message tells which one it is in {INDEX_BYTES} bytes: it cannot be shorter", param_hint="'--size'"
+            f"a message holds its number in {INDEX_BYTES} bytes: it cannot be shorter", param_hint="'--size'"
         )
     return found
 
@@ -171,11 +171,11 @@ def _check_systems(names: list[str] | None) -> None:
 
     for name in names or ():
         if name not in VARIANTS and name not in clusters.VARIANTS:
-            raise typer.BadParameter(f"{name} is measured by `penstock bench throughput` alone", param_hint="'--only'")
+            raise typer.BadParameter(f"only `penstock bench throughput` measures {name}", param_hint="'--only'")
 
 
 def _check_count(plan: LatencyPlan) -> None:
-    """Fail before anything is started."""
+    """Raise BadParameter if a round has too many messages, before anything is started."""
     most = max(load.plan(0).count for load in plan.loads)
     if most > limits.BENCH_LATENCY_MESSAGES_MAX:
         allowed = f"at most {limits.BENCH_LATENCY_MESSAGES_MAX:,}"
@@ -190,9 +190,9 @@ def limits_of_the_machine(
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What this machine can do at most: NATS there and back, raw NATS, sendfile, the page cache, fdatasync.
+    """Measure the limits of this machine: NATS round trips, raw NATS, sendfile, the page cache, fdatasync.
 
-    No product can be better than these in the same run; what is near them is good.
+    No product can exceed these in the same run; a result near them is good.
     """
     from penstock.bench import limits as machine_limits
 
@@ -207,15 +207,15 @@ def report(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="What --json of a bench wrote.", show_default=False
+            metavar="FILE", exists=True, dir_okay=False, help="File that a bench wrote with --json.", show_default=False
         ),
     ],
     html_file: HtmlFile = None,
     debug: Debug = False,
 ) -> None:
-    """Show a run that --json wrote again, or make a page of it.
+    """Show a run that was saved with --json, or make an HTML page of it.
 
-    Nothing is measured. Runs of earlier versions can be shown too; their goals are judged as today.
+    Nothing is measured. Runs of earlier versions can be shown too, but against today's goals.
     """
     from msgspec.structs import replace
 
@@ -230,12 +230,12 @@ def report(
     found = replace(found, reach=reach.of_report(found))
     if html_file is not None:
         try:
-            write_html(found, html_file)  # before it is shown, as a run does
+            write_html(found, html_file)  # before it is shown, like a run
         except OSError as error:
             raise OperationalError(f"{html_file} could not be written: {error.strerror or error}") from error
     console = output.console()
     shown = bench_output.Shown(console)
-    console.print(found.command)  # in one line: to be repeated
+    console.print(found.command)  # on one line, so that it can be copied
     shown.line(f"{found.started:%Y-%m-%d %H:%M} UTC, {minutes(found.seconds)}")
     shown.machine(found.machine)
     for each in found.comparisons:

@@ -1,4 +1,4 @@
-"""`penstock bench many`: what very many streams cost three brokers."""
+"""`penstock bench many`: the cost of very many streams for three brokers."""
 
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ def many(
             metavar="S",
             min=0.1,
             max=limits.BENCH_IDLE_SECONDS_MAX,
-            help="How long the idle brokers are watched.",
+            help="How long the idle brokers are measured.",
         ),
     ] = 20.0,
     json_file: JsonFile = None,
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What many idle streams cost three brokers, and what the loss of one of these costs.
+    """Measure many idle streams on three brokers, and the failover when one broker is lost.
 
-    Makes many streams of three replicas (10,000 if nothing else is said) and publishes a message into each. Then
-    measures CPU, memory, open files and what goes between the brokers while nothing happens. At last it kills the
-    broker that leads most of them, and tells how long it takes until the last of its streams takes a message again.
-    Every message that was acked is read back.
+    Creates many streams with three replicas (default: 10,000) and publishes a message into each. Then measures CPU,
+    memory, open files and the traffic between the idle brokers. Finally kills the broker that leads most streams, and
+    prints how long it takes until the last of them accepts a message again. Every acked message is read back.
     """
     from penstock.bench import many as measured
 

@@ -1,4 +1,4 @@
-"""What the commands of `penstock bench` have in common: whom to measure, how often, where, and what to write."""
+"""Options shared by the commands of `penstock bench`: systems, rounds, folder and result files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base import limits
 from penstock.base.units import parse_bytes, parse_duration_us
 from penstock.cli import bench_peers
 
-PRODUCTS = ("jetstream",)  # those that we start
+PRODUCTS = ("jetstream",)  # those that the bench starts itself
 LOAD_PANEL = "Load"
 RUN_PANEL = "Run"
 _ROUNDS_DEFAULT = 5
@@ -65,13 +65,13 @@ def _check_systems(names: list[str] | None) -> list[str]:
 
 
 def _writable(file: Path | None) -> Path | None:
-    """Checked before anything is measured: an hour later is too late to learn that a folder is not there."""
+    """Raise BadParameter if the file cannot be written; checked before an hour of measurements, not after."""
     if file is None:
         return None
     if not file.parent.is_dir():
         raise typer.BadParameter(f"{file.parent} is no folder: make it, or name a file elsewhere")
     is_new = not file.exists()
-    if is_new or file.is_file():  # a pipe would notice
+    if is_new or file.is_file():  # opening and closing a named pipe would disturb its reader
         try:
             file.open("ab").close()
         except OSError as error:
@@ -82,7 +82,7 @@ def _writable(file: Path | None) -> Path | None:
 
 
 def check_against(products: Iterable[str], names_of: Mapping[str, Sequence[str]], systems: Collection[str]) -> None:
-    """A product of which --only leaves nothing is a mistake: one of the two was not meant."""
+    """Raise BadParameter if --only excludes every system of a product of --against: the options contradict."""
     for product in products:
         if not set(names_of[product]) & set(systems):
             raise typer.BadParameter(
@@ -92,7 +92,7 @@ def check_against(products: Iterable[str], names_of: Mapping[str, Sequence[str]]
 
 
 def sizes(texts: list[str] | None) -> tuple[int, ...]:
-    """Bytes of messages, as people write them."""
+    """Parse message sizes such as `1KiB`; return bytes."""
     try:
         found = tuple(parse_bytes(text) for text in texts or ())
     except ValueError as error:
@@ -107,18 +107,18 @@ def sizes(texts: list[str] | None) -> tuple[int, ...]:
 
 
 def seconds_of(option: str, text: str, seconds_max: float) -> float:
-    """The seconds that `text`, the value of `option`, stands for."""
+    """Return the seconds of `text`, the value of `option`."""
     try:
         seconds = parse_duration_us(text) / 1e6
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
     if not 0 < seconds <= seconds_max:
-        raise typer.BadParameter(f"more than nothing, and at most {seconds_max:g}s", param_hint=f"'{option}'")
+        raise typer.BadParameter(f"must be more than 0s, and at most {seconds_max:g}s", param_hint=f"'{option}'")
     return seconds
 
 
 def bytes_of(option: str, text: str | None) -> int | None:
-    """The bytes that `text`, the value of `option`, stands for; None if it was not given."""
+    """Return the bytes of `text`, the value of `option`; None if it was not given."""
     if text is None:
         return None
     try:
@@ -126,7 +126,7 @@ def bytes_of(option: str, text: str | None) -> int | None:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
     if not limits.MIB <= size <= limits.BENCH_CATCH_UP_BYTES_MAX:
-        raise typer.BadParameter(f"from 1MiB to {limits.BENCH_CATCH_UP_BYTES_MAX:,} bytes", param_hint=f"'{option}'")
+        raise typer.BadParameter(f"must be from 1MiB to {limits.BENCH_CATCH_UP_BYTES_MAX:,} bytes", param_hint=f"'{option}'")
     return size
 
 
@@ -181,7 +181,7 @@ Rounds = Annotated[
         metavar="N",
         min=1,
         max=_ROUNDS_MAX,
-        help=f"How often each system has its turn.  Default: {_ROUNDS_DEFAULT}; fewer say nothing of the spread.",
+        help=f"How often each system is measured.  Default: {_ROUNDS_DEFAULT}; fewer do not show the spread.",
         rich_help_panel=RUN_PANEL,
         show_default=False,
     ),
@@ -218,7 +218,7 @@ Dir = Annotated[
         exists=True,
         file_okay=False,
         writable=True,
-        help="A folder that is there, for the logs meanwhile.  Default: that for temporary files, if it is on a disk.",
+        help="An existing folder for the logs of the run.  Default: that for temporary files, if it is on a disk.",
         rich_help_panel=RUN_PANEL,
     ),
 ]

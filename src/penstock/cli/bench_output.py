@@ -1,4 +1,4 @@
-"""What `penstock bench` shows: facts first, then a table for each comparison, then what was reached."""
+"""Output of `penstock bench`: facts of the machine, then a table for each comparison, then the goals."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from penstock.bench.report import Comparison, Figure, Limit, Reach, Report
 
 
-_WIDE = 100  # characters; on a narrower terminal columns are left out that can be spared
-_NARROW_PERCENTILES = 4  # that fit beside the names of ratios
+_WIDE = 100  # characters; a narrower terminal does not show the optional columns
+_NARROW_PERCENTILES = 4  # the number that fits beside the names of ratios
 _SPARED_PERCENTILES = ("75", "95")
 _WARNING = "yellow"
 
 
 class Step(Protocol):
-    """Told what was done last; moves the bar by one."""
+    """Advances the progress bar by one step."""
 
     def __call__(self, what: str) -> None:
-        """`what` stands beside the bar."""
+        """Advance the bar and show `what`, the finished step, beside it."""
 
 
 def command_line() -> str:
-    """The command, as a person would repeat it."""
+    """Return the command line for a shell."""
     return shlex.join(["penstock", *sys.argv[1:]])
 
 
@@ -66,7 +66,7 @@ def steps(total: int, tables: Console) -> Iterator[Step]:
 
 
 class Shown:
-    """The tables of one run, on one console. What a row is called by is explained above the first table that has it."""
+    """Prints the tables of one run; explains each row name above the first table that has it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -78,7 +78,7 @@ class Shown:
         return self._console.width >= _WIDE
 
     def line(self, text: str, style: str = "", *, indent: int = 0, further: int = 0) -> None:
-        """A line of prose, broken between words where the terminal ends; what follows then begins `further` in."""
+        """Print text wrapped to the terminal's width; continuation lines are indented by `further` more."""
         lines = textwrap.wrap(
             text,
             self._console.width,
@@ -98,7 +98,7 @@ class Shown:
             self.line(f"{name:{width}}  {title}", "dim", indent=2, further=width + 2)
 
     def machine(self, machine: Machine) -> None:
-        """The facts without which a rate says nothing."""
+        """Print the machine and the versions that the rates depend on."""
         from penstock.bench.machine import MEMORY_FILE_SYSTEMS
 
         self.line(
@@ -113,7 +113,7 @@ class Shown:
             self.line("The logs lie in memory: nothing here is durable. Name a folder on a disk with --dir.", _WARNING)
 
     def comparison(self, comparison: Comparison) -> None:
-        """One table, and the ratios below it."""
+        """Print one table, and the ratios below it."""
         from penstock.bench.report import bounded_text, short_text
         from penstock.bench.wording import CPU_LEGEND, voids
 
@@ -150,7 +150,7 @@ class Shown:
         return table
 
     def latency(self, comparison: LatencyComparison) -> None:
-        """A table for each path, and the ratios below it."""
+        """Print a table for each path, and the ratios below it."""
         from penstock.bench.latency import ACK, CONSUMER, PATHS
         from penstock.bench.latency_summary import is_senders, missing_text
         from penstock.bench.wording import LATENCY_RATIOS, SENDERS_LEGEND, voids
@@ -207,7 +207,7 @@ class Shown:
         return table
 
     def end(self, report: Report) -> None:
-        """The machine's limits and what was reached, where they were measured, and what a reader must know."""
+        """Print the machine's limits and the goals, if they were measured, and the notes."""
         from penstock.bench.report import busy_text
 
         parts = (
@@ -227,7 +227,7 @@ class Shown:
 
 
 def _headline(comparison: Comparison) -> str:
-    """What was measured, in which unit; and how often, if all were as often."""
+    """Return the title, the unit, and the number of rounds if it is the same for all systems."""
     from penstock.bench.wording import rounds
 
     counts = {one.rounds for one in comparison.systems.values()}
@@ -235,7 +235,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _noted(comparison: Comparison) -> dict[str, list[str]]:
-    """By what a reader must know: the ratios beside which it has to be known."""
+    """Return the ratios that each note applies to."""
     found: dict[str, list[str]] = {}
     for pair, note in comparison.notes.items():
         found.setdefault(note, []).append(pair)
@@ -263,7 +263,7 @@ def _rates(comparison: Comparison) -> Table:
 
 
 def _ratio_rows(found: Sequence[LatencyRatio | None]) -> Iterator[tuple[str, list[str]]]:
-    """The medians (without a name), and below them the least and the greatest where there are some."""
+    """Yield a row of medians (with an empty label), then of the least and the greatest if there are several rounds."""
     from penstock.bench.wording import POOLED, times
 
     told = [None if one is None else one.told for one in found]
@@ -275,7 +275,7 @@ def _ratio_rows(found: Sequence[LatencyRatio | None]) -> Iterator[tuple[str, lis
 
 
 def _limits(found: Sequence[Limit]) -> Table:
-    """What no product can pass."""
+    """Return the table of the machine's limits."""
     from penstock.bench.wording import number, spread
 
     table = output.table("limit of this machine", "median", "spread", "unit", right=("median", "spread"))
@@ -285,7 +285,7 @@ def _limits(found: Sequence[Limit]) -> Table:
 
 
 def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
-    """The goals, and what was got."""
+    """Return the table of goals and results; None if there are none."""
     from penstock.bench.wording import VERDICTS, goal
     from penstock.bench.wording import got as got_text
 
@@ -302,7 +302,7 @@ def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
 
 
 def _figures(figures: Sequence[Figure], *, is_wide: bool) -> Table:
-    """Numbers with goals of their own."""
+    """Return the table of figures, which have goals of their own."""
     from penstock.bench.wording import VERDICTS, figure, goal
 
     stretches = ["stretch"] if is_wide else []

@@ -1,4 +1,4 @@
-"""`penstock bench partitions`: what several partitions cost, and what it costs that leaders find theirs."""
+"""`penstock bench partitions`: the cost of several partitions, and of each way to route messages to leaders."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ EXAMPLES = examples(
 @clearly
 def partitions(
     count: Annotated[
-        int, typer.Option("--partitions", metavar="N", min=2, max=64, help="Of the streams that have several.")
+        int, typer.Option("--partitions", metavar="N", min=2, max=64, help="Partitions of the streams with several.")
     ] = 4,
     messages: Annotated[
-        int, typer.Option("--messages", metavar="N", min=1_000, max=10_000_000, help="In each round, for each stream.")
+        int, typer.Option("--messages", metavar="N", min=1_000, max=10_000_000, help="Messages per round and stream.")
     ] = 400_000,
     rounds: Rounds = None,
     json_file: JsonFile = None,
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What a message costs two brokers, in a stream of one partition and of several, by each way to find its own.
+    """Measure the CPU per message of two brokers, for one partition and several, by each --partition-by.
 
-    Two brokers, one replica, and one publisher that waits for acks in a window. Counted is the CPU of both brokers, for
-    what they pass over, too.
+    Two brokers, one replica, and one publisher that waits for acks in a window. The CPU of both brokers counts,
+    including that for messages of partitions that they do not lead.
     """
     from penstock.bench import partitions as measured
 

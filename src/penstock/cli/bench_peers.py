@@ -1,4 +1,4 @@
-"""Options of `penstock bench` for products that are not started for you: where they listen."""
+"""Options of `penstock bench` with the addresses of products that the user runs."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ LiftbridgeNats = Annotated[
 
 
 def addresses(kafka: str | None, liftbridge: str | None, liftbridge_nats: str | None) -> Addresses:
-    """What the three options say together."""
+    """Return the three options as addresses."""
     from penstock.bench.peers import Addresses
 
     return Addresses(_address(kafka), _address(liftbridge), _address(liftbridge_nats))
 
 
 def check_used(given: Addresses, systems: Collection[str]) -> None:
-    """An address of what is not measured is a mistake: somebody forgot to say --against."""
+    """Raise BadParameter if an address belongs to a product that is not measured: --against is missing."""
     from penstock.bench.peers import NAMES
 
     options = (
@@ -83,5 +83,5 @@ def check_used(given: Addresses, systems: Collection[str]) -> None:
     for product, option, address in options:
         if address is not None and not set(NAMES[product]) & set(systems):
             raise typer.BadParameter(
-                f"nothing of it is measured: add --against {product}, or leave this out", param_hint=f"'{option}'"
+                f"{product} is not measured: add --against {product}, or leave this out", param_hint=f"'{option}'"
             )

@@ -1,4 +1,4 @@
-"""`penstock bench reach`: everything that Penstock promises, in one run and one report."""
+"""`penstock bench reach`: all of Penstock's performance goals, in one run and one report."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def reach(
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What Penstock promises beside JetStream, and what it gets: reached or missed.
+    """Measure Penstock against its performance goals, beside JetStream, and print which are reached.
 
     Measures throughput, consumers, latency, idle streams and a long stream, with the limits of the machine in the same
-    run. A promise is a ratio within that run, so it holds on a small machine as on a large one.
+    run. A goal is a ratio within that run, so it is valid on a small machine as on a large one.
     """
     from penstock.bench import latency_run, scale, throughput
     from penstock.bench import limits as machine_limits

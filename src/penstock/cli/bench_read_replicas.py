@@ -1,4 +1,4 @@
-"""`penstock bench read-replicas`: whether reads scale with the replicas that serve them."""
+"""`penstock bench read-replicas`: read throughput with one replica that serves reads, and with three."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ EXAMPLES = examples(
 @clearly
 def read_replicas(
     consumers: Annotated[
-        int, typer.Option("--consumers", metavar="N", min=1, max=1_000, help="That read at once, each all of the log.")
+        int, typer.Option("--consumers", metavar="N", min=1, max=1_000, help="Consumers that read the whole log at once.")
     ] = 24,
     rounds: Rounds = None,
     json_file: JsonFile = None,
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What a second of the brokers' CPU gives to readers, with one replica that serves, and with three.
+    """Measure bytes read per second of broker CPU, with one replica that serves reads, and with three.
 
-    Three brokers, and a stream of one replica and two observers. Many consumers read all of it at once: from the leader
-    alone, and from any replica; in turn. The brokers share one core.
+    Three brokers, and a stream of one replica and two observers (read replicas). Many consumers read all of it at once,
+    in turn from the leader only and from any replica. The brokers share one core.
     """
     from penstock.bench import read_replicas as measured
 

@@ -1,4 +1,4 @@
-"""`penstock bench replicated`: what three copies cost, beside JetStream's three copies."""
+"""`penstock bench replicated`: the cost of three replicas, beside JetStream's three replicas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def replicated(
         typer.Option(
             "--catch-up",
             metavar="SIZE",
-            help="Bytes that a broker with an empty disk has to catch up.  Default: 5 GB, and 500 MB with --short.",
+            help="Bytes that a broker with an empty disk has to fetch.  Default: 5 GB, and 500 MB with --short.",
             rich_help_panel=RUN_PANEL,
             show_default=False,
         ),
@@ -38,7 +38,7 @@ def replicated(
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What three replicas cost, beside JetStream's: goals, reached or missed.
+    """Measure three replicas, beside JetStream's, and print which goals are reached.
 
     Three brokers on one nats-server, beside a JetStream cluster of three nats-servers, all on this machine. Measures
     acked messages a second, latency at 50/s, the bytes on disks and between processes, and how fast a broker with an

@@ -1,8 +1,8 @@
-"""A run of `penstock bench`, from Ctrl-C to the files that it writes: the same for all its commands.
+"""A run of `penstock bench`: signals, folder, output and result files, shared by all its commands.
 
-Rules: what is found is shown as soon as it is; the files are written at the end, also when a run fails or is
-interrupted, and then say so: an hour of measurements is not lost with the last one, nor with a disk that has become
-full. Neither processes nor folders are left behind.
+Rules: each result is shown at once. The files are written at the end, also if a run fails or is interrupted, and then
+say so; neither a failed last measurement nor a full disk loses an hour of results. A run leaves no process and no
+folder behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where logs shall lie (None: wherever a disk is), how much room they need, and what would need less."""
+    """The folder of the logs (None: one on a disk), the space they need, and a hint how to need less."""
 
     parent: Path | None
     bytes_needed: int
@@ -34,18 +34,18 @@ class Place(NamedTuple):
 
 
 class Files(NamedTuple):
-    """What a run writes at its end; None: nothing."""
+    """Result files that a run writes at its end; None if not wanted."""
 
     json: Path | None
     html: Path | None
 
     def check(self) -> None:
-        """Before anything is measured: one file cannot be both."""
+        """Raise BadParameter if both files are the same; called before anything is measured."""
         if self.json is not None and self.html is not None and self.json.resolve() == self.html.resolve():
             raise typer.BadParameter(f"{self.html} is what --json writes: name another file", param_hint="'--html'")
 
     def write(self, report: Report) -> list[str]:
-        """Each that can be written; why the others cannot."""
+        """Write each file; return an error text for each that could not be written."""
         from penstock.bench.html import write_html
         from penstock.bench.report import write_json
 
@@ -60,7 +60,7 @@ class Files(NamedTuple):
 
 
 class Run:
-    """A run that is under way. `found` holds the fields of the report that the command knows."""
+    """A run in progress. `found` holds the results, which are fields of the report."""
 
     def __init__(self, folder: Path, shown: bench_output.Shown, step: bench_output.Step, found: dict[str, Any]) -> None:
         self.folder = folder
@@ -69,26 +69,26 @@ class Run:
         self.found = found
 
     def will_take(self, seconds: float) -> None:
-        """Say beforehand how long it will be."""
+        """Print the estimated duration."""
         from penstock.bench.wording import minutes
 
         self.shown.line(f"about {minutes(seconds)}")
 
     def said(self, one: Measurement) -> None:
-        """Move the bar by a measurement."""
+        """Advance the progress bar by one measurement."""
         self.step(one.system)
 
     def add(self, field: str, one: object) -> None:
-        """One more of what a field of the report lists."""
+        """Append a result to a list of the report."""
         self.found.setdefault(field, []).append(one)
 
     def show(self, one: Comparison) -> None:
-        """A comparison that is finished."""
+        """Record and print a finished comparison."""
         self.add("comparisons", one)
         self.shown.comparison(one)
 
     def show_latency(self, one: LatencyComparison) -> None:
-        """The same of latencies."""
+        """Record and print a finished latency comparison."""
         self.add("latencies", one)
         self.shown.latency(one)
 
@@ -97,7 +97,7 @@ class Run:
 def running(
     kind: str, place: Place, *, total: int, json_file: Path | None = None, html_file: Path | None = None
 ) -> Iterator[Run]:
-    """A run of so many steps; in the end its report is written and shown."""
+    """Start a run of `total` steps; at its end write and show the report."""
     from penstock.bench.machine import machine
     from penstock.bench.place import folder_on_disk, left_behind
     from penstock.bench.place import place as made
@@ -140,7 +140,7 @@ def running(
                 notes=notes,
                 **found,
             )
-            # Written before it is shown: whoever reads what is shown may have enough of it before its end.
+            # Written before it is shown, because the reader of stdout may close the pipe early.
             failures = files.write(report)
             try:
                 shown.end(report)

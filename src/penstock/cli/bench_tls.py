@@ -1,4 +1,4 @@
-"""`penstock bench tls`: what TLS costs readers, and who appends over the socket."""
+"""`penstock bench tls`: the cost of TLS for reads and for appends over the socket."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ EXAMPLES = examples(
 @clearly
 def tls(
     messages: Annotated[
-        int, typer.Option("--messages", metavar="N", min=4_096, max=10_000_000, help="Of 1,024 bytes, in each log.")
+        int, typer.Option("--messages", metavar="N", min=4_096, max=10_000_000, help="Messages of 1,024 bytes per log.")
     ] = 262_144,
     rounds: Rounds = None,
     json_file: JsonFile = None,
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
-    """What TLS costs who appends to a log over the socket, and who reads one, beside the same without.
+    """Measure the cost of TLS for appends over the socket and for reads, beside the same without TLS.
 
-    Two brokers, one with TLS, are appended to and read in turn, in every round. Its certificates need the extra `tls`.
+    Each round appends to and reads from two brokers in turn, one of them with TLS. Its certificates need the extra
+    `tls`.
     """
     from penstock.bench import tls as measured
 

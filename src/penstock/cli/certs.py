@@ -1,4 +1,4 @@
-"""`penstock certs`: authorities and certificates, for trying TLS out and for small installations."""
+"""`penstock certs`: certificate authorities and certificates, for tests of TLS and small installations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = examples(
 
 @clearly
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go; made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; created if it does not exist.")],
     hosts: Annotated[
         str,
         typer.Option(
@@ -37,14 +37,14 @@ def certs(
         str, typer.Option("--client", metavar="NAME", help="The name in the certificate of the client.")
     ] = "client",
     days: Annotated[
-        int, typer.Option("--days", metavar="N", min=1, max=DAYS_MAX, help="How long all of them are good.")
+        int, typer.Option("--days", metavar="N", min=1, max=DAYS_MAX, help="Days until all of them expire.")
     ] = DAYS,
     debug: Debug = False,
 ) -> None:
     """Make certificates for TLS: an authority for brokers and one for clients, and a certificate of each.
 
-    For trying it out, and for small installations. Whoever has the keys of the authorities can make more certificates:
-    keep ca.key and client-ca.key where no broker and no client is. Nothing is overwritten.
+    For tests and small installations. The authorities' keys can sign more certificates: keep ca.key and client-ca.key
+    away from brokers and clients. Existing files are not overwritten.
     """
     named = [host.strip() for host in hosts.split(",") if host.strip()]
     if not named:

@@ -1,4 +1,4 @@
-"""`penstock stream copy`: another stream with the same rows, here or in another cluster."""
+"""`penstock stream copy`: copies a stream's rows to another stream, in the same cluster or another one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLES = examples(
     "penstock stream copy orders orders-copy",
     "# some of them",
     "penstock stream copy orders orders-eu --subject 'orders.eu.*' --from '7d ago'",
-    "# into another cluster; again, for what has come since, and in the end it takes over",
+    "# into another cluster; run it again for new messages, and finally let the copy take over",
     "penstock stream copy orders orders --to-server other:7422",
     "penstock stream copy orders orders --to-server other:7422 --resume",
 )
@@ -69,12 +69,12 @@ def copy(
     like: Annotated[
         str | None,
         typer.Option(
-            "--like", metavar="STREAM", help="Give it the config of this stream, where the copy is.  Default: SOURCE's."
+            "--like", metavar="STREAM", help="Use the config of this stream, in the copy's cluster.  Default: SOURCE's."
         ),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Have it take messages once all is there. Only one stream should, of a subject."),
+        typer.Option("--resume", help="Resume the copy once it is complete. Only one stream of a subject should run."),
     ] = False,
     future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
     to_server: Annotated[
@@ -102,12 +102,12 @@ def copy(
 ) -> None:
     """Copy a stream: the same rows at the same offsets, with the same times, subjects, keys, values and headers.
 
-    The copy is made if it is not there, with the source's config, and is paused: nobody listens for it, so that
-    nothing comes between. What --subject leaves out is missing in it. Each run ends with a comparison of what it has
-    brought, by checksums of the rows.
+    If the copy does not exist, it is created with the source's config, and paused: no broker subscribes for it, so that
+    it stores no other messages. Rows that --subject excludes are missing in it. Each run ends with a comparison of the
+    copied rows by checksums.
 
-    It can be interrupted, and run again: it goes on where the copy ends, nothing comes twice, and what has come since
-    is brought as well. --resume ends that. Groups stay where they are: `penstock group` tells and sets them.
+    You can interrupt it and run it again: it continues at the end of the copy, copies no row twice, and adds new rows.
+    --resume ends that. Offsets of groups are not copied: see `penstock group show` and `penstock group reset`.
     """
     begin, end = _place(start, "--from"), None if until is None else _place(until, "--until")
     wanted = _filter(subject)
@@ -148,7 +148,7 @@ def copy(
 def _place(text: str, option: str) -> Start:
     place = places.parse_place(text, option, takes_last=False)
     if isinstance(place, places.LastMessages):
-        raise typer.BadParameter("-N is no place that stays where it is: give an offset, an age or a time")
+        raise typer.BadParameter("-N changes with each new message: give an offset, an age or a time")
     return place
 
 
@@ -159,18 +159,18 @@ def _filter(subject: str | None) -> Filter | None:
 
 
 class _Span(NamedTuple):
-    """What is to come of one partition."""
+    """The offset range of one partition to copy: `[begin, end)`."""
 
     placer: Placer
     partition: int
-    first: int  # where the copy begins
+    first: int  # first offset of the whole copy
     begin: int
     end: int
-    latest_us: int | None  # the latest time that rows get; None: any
+    latest_us: int | None  # later row times are lowered to this one; None: no limit
 
 
 def _with_sums(spans: list[_Span]) -> list[tuple[_Span, int]]:
-    """Each with how much comes before it."""
+    """Return each span with the count of offsets in the spans before it."""
     done, found = 0, []
     for one in spans:
         found.append((one, done))
@@ -179,7 +179,7 @@ def _with_sums(spans: list[_Span]) -> list[tuple[_Span, int]]:
 
 
 class _Job(NamedTuple):
-    """One run."""
+    """One run of a copy."""
 
     here: Client
     there: Client
@@ -189,7 +189,7 @@ class _Job(NamedTuple):
     times: placed_rows.RowTimes
 
     def config(self, name: str, like: str | None) -> StreamConfig:
-        """What the copy is to have in the end."""
+        """Return the final config of the copy, limited to the brokers of its cluster."""
         of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
         fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
         split = {field: getattr(self.source.config, field) for field in ("partitions", "partition_by", "range_bounds")}
@@ -203,7 +203,10 @@ class _Job(NamedTuple):
         return StreamConfig(**{**fields, **split, **changes, "name": name, "subject": self.source.subject})
 
     def target(self, config: StreamConfig) -> StreamInfo:
-        """The copy; made where it is not there. OperationalError: it takes messages, or has other partitions."""
+        """Return the copy, created if it does not exist.
+
+        Raise OperationalError if it is not paused or has another number of partitions.
+        """
         from penstock.client.errors import StreamNotFound
         from penstock.client.placing import create_paused
 
@@ -213,14 +216,14 @@ class _Job(NamedTuple):
                 text = f"stream {there.name} is there, and is {there.intake}: rows keep their offsets only in one"
                 raise OperationalError(f"{text} that is paused; take another name, or `penstock relay` to publish them")
             if len(there.partitions) != len(self.source.partitions):
-                raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is no copy")
+                raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is not a copy")
             return there
         first = msgspec.structs.replace(config, **placed_rows.LATER)
         return create_paused(self.there, first, timeout=self.timeout_s)
 
     @contextmanager
     def keeping(self, made: StreamInfo) -> Iterator[None]:
-        """Nothing goes from the copy meanwhile; a copy that fails has the retention again that it had."""
+        """Suspend retention and compaction of the copy meanwhile; restore their settings if the copy fails."""
         had = placed_rows.later(made.config)
         if had:
             self.there.alter_stream(made, timeout=self.timeout_s, **{field: placed_rows.LATER[field] for field in had})
@@ -232,11 +235,11 @@ class _Job(NamedTuple):
                     self.there.alter_stream(made, timeout=self.timeout_s, **had)
                 except (RemoteError, OperationalError):
                     said = ", ".join(f"{field} = {value}" for field, value in had.items())
-                    say_note(f"note: stream {made.name} had {said}, and could not be given it back")
+                    say_note(f"note: stream {made.name} had {said}; this could not be restored")
             raise
 
     def span(self, made: StreamInfo, partition: int, begin: Start, end: Start | None) -> _Span:
-        """What the copy lacks. OperationalError: it holds something else."""
+        """Return the range that the copy lacks. Raise OperationalError if the copy holds other rows."""
         from penstock.client.placing import Placer
         from penstock.client.values import LATEST
 
@@ -251,17 +254,17 @@ class _Job(NamedTuple):
         begins = next((one.log_start for one in made.partitions if one.partition == partition), None) or 0
         if first < begins:
             text = f"note: partition {partition} of stream {made.name} begins at offset {begins}"
-            say_note(f"{text}: what {self.source.name} has before it does not come; for that take another name")
+            say_note(f"{text}: earlier rows of {self.source.name} are not copied; to copy them take another name")
         return _Span(placer, partition, first, lacks, max(lacks, stop.offset), latest_us)
 
     def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
-        """The last row of the copy must be the source's; the latest time that the next ones get, if any."""
+        """Raise OperationalError if the copy's last row differs from the source's; return `_Span.latest_us`."""
         from penstock.client.errors import MessageNotFound, OffsetOutOfRange
 
         last = placed_rows.last_row(self.there, made, partition, placer, self.timeout_s)
         if last is None:
             return self.times.latest_us()
-        with suppress(MessageNotFound):  # compacted, or expired, since it was copied
+        with suppress(MessageNotFound):  # compacted or expired in the source since it was copied
             try:
                 found = self.here.get(self.source, last.offset, partition=partition, timeout=self.timeout_s)
             except OffsetOutOfRange as error:
@@ -274,11 +277,11 @@ class _Job(NamedTuple):
                     return self.times.latest_us(last.timestamp_us, found.timestamp_us)
                 hint = self.times.hint(last.timestamp_us, found.timestamp_us)
             text = f"stream {made.name} holds another row at offset {last.offset} than {self.source.name}"
-            raise OperationalError(f"{text}: it is no copy of it{hint}; take another name")
+            raise OperationalError(f"{text}: it is not a copy of it{hint}; take another name")
         return self.times.latest_us(last.timestamp_us, last.timestamp_us)
 
     def copy(self, made: StreamInfo, span: _Span, advance: Callable[[int], None], before: int) -> int:
-        """Bring one partition's rows, and compare them; how many there were."""
+        """Copy one partition's rows and compare them; return their count."""
         from penstock.commitlog.checksums import RangeSums
 
         if span.begin == span.end:
@@ -312,4 +315,4 @@ def _say(source: StreamInfo, made: StreamInfo, rows: int, *, resumed: bool, as_j
         return
     say(f"copied {output.counted(rows, 'row')} of stream {source.name} to {made.name}, and compared them")
     if not resumed:
-        say_note(f"stream {made.name} is paused: run it again for what comes, in the end with --resume")
+        say_note(f"stream {made.name} is paused: run it again for new messages, and finally with --resume")

@@ -1,9 +1,9 @@
-"""What is looked at before JetStream gives its subject away: whether the brokers hear what is published there.
+"""Check before an import's cut-over: do the brokers receive messages that are published where JetStream is?
 
-Rules: it is tried, not concluded: names of servers and clusters say nothing of accounts, leaf nodes and permissions. A
-stream is made for a moment, in memory, on a subject of its own below `$PENSTOCK.import`; a message to each of its
-partitions goes out through the connection by which JetStream is asked, and its leader has to ack it there. It
-has a partition for each broker: whoever leads the imported stream one day must hear its subject, too.
+Rules: the check publishes messages, because names of servers and clusters say nothing of accounts, leaf nodes and
+permissions. It creates a temporary stream in memory, on a subject of its own below `$PENSTOCK.import`; publishes a
+message to each of its partitions through the connection to JetStream, and waits there for the leader's ack. The stream
+has at least one partition per broker, because every broker may lead the imported stream later.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 SUBJECTS = "$PENSTOCK.import"
 _PERMISSION = (
-    f"it is only to see whether brokers hear what is published where JetStream is: allow them {SUBJECTS}.> in NATS "
+    f"the import tests if brokers receive messages published where JetStream is: allow them {SUBJECTS}.> in NATS "
     "(docs/how-to/nats-permissions.md)"
 )
-_WAIT_S = 3.0  # until word of a subscription has come to every nats-server
-_ROUNDS_MAX = 3  # each with twice as many partitions: who leads much already gets the last ones
+_WAIT_S = 3.0  # time for a subscription to reach every nats-server
+_ROUNDS_MAX = 3  # each doubles the partitions, because brokers that lead many partitions get new ones last
 
 
 def check_is_heard(client: Client, thread: LoopThread, js: JetStream, source: str, timeout_s: float) -> None:
-    """OperationalError: a broker does not hear what is published there, or its acks do not come back."""
+    """Raise OperationalError if a broker does not receive messages published there, or its acks do not arrive."""
     status = client.status(timeout=timeout_s)
     brokers = {one.broker_id for one in status.brokers if one.is_live}
     partitions = max(1, len(brokers))
@@ -48,7 +48,7 @@ def check_is_heard(client: Client, thread: LoopThread, js: JetStream, source: st
         partitions *= 2
     shown = ", ".join(map(str, sorted(missing)))
     say_note(
-        f"note: whether broker {shown} hears what is published at {js.shown} was not tried: it leads nothing there"
+        f"note: not tested if broker {shown} receives messages published at {js.shown}: it leads no test partition"
     )
 
 
@@ -61,8 +61,8 @@ def _tried(
     status: StatusResponse,
     timeout_s: float,
 ) -> Set[BrokerId]:
-    """The brokers that have acked."""
-    token = hashlib.sha256(source.encode()).hexdigest()[:16]  # the same each time: a killed one's is found
+    """Return the brokers that acked a message."""
+    token = hashlib.sha256(source.encode()).hexdigest()[:16]  # constant, to find the stream of a run that was killed
     name, subject = f"import-{token}", f"{SUBJECTS}.{token}"
     _delete(client, name, subject, timeout_s)
     try:
@@ -81,25 +81,25 @@ def _tried(
     finally:
         _delete(client, name, subject, timeout_s)
     led = {one.leader_id for one in info.partitions if one.leader_id is not None}
-    return led or {status.broker_id}  # a broker that tells of no leaders is alone
+    return led or {status.broker_id}  # a broker without a cluster reports no leaders
 
 
 def _check(thread: LoopThread, js: JetStream, info: StreamInfo, status: StatusResponse) -> None:
     subjects = [partition_subject(info.subject, one.partition) for one in info.partitions]
     found = thread.run(js.acked_by(info.name, subjects, _WAIT_S))
-    deaf: dict[str, str] = {}  # address → what came instead of an ack
+    deaf: dict[str, str] = {}  # address → answer or failure instead of an ack
     for part, why in zip(info.partitions, found, strict=True):
         if why:
             deaf.setdefault(part.leader or status.address, why)
     if not deaf:
         return
     who = ", ".join(f"{address} ({why})" for address, why in sorted(deaf.items()))
-    text = f"what is published at {js.shown} is not heard by {'brokers' if len(deaf) > 1 else 'the broker at'} {who}"
-    error = OperationalError(f"{text}: once JetStream stores it no longer, nobody would. Nothing was changed")
+    text = f"messages published at {js.shown} do not reach {'brokers' if len(deaf) > 1 else 'the broker at'} {who}"
+    error = OperationalError(f"{text}: after the cut-over they would be lost. Nothing was changed")
     at = status.nats.url or "another one"
     error.add_note(
-        f"the broker at {status.address} uses {at}: have brokers use that NATS, in the same account, or tie the two "
-        "together (a cluster, a leaf node); docs/how-to/move-from-jetstream.md"
+        f"the broker at {status.address} uses {at}: have brokers use that NATS, in the same account, or connect the "
+        "two (a cluster, a leaf node); docs/how-to/move-from-jetstream.md"
     )
     raise error
 
