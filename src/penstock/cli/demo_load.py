@@ -1,8 +1,8 @@
-"""Publishers that go on whatever happens to the brokers, and remember what they were promised.
+"""Publishers that continue through broker failures and record all acks.
 
-Rules: each message is published once and numbered; one without an ack in time is given up, and the next one is tried.
-It all runs in a thread of its own: nats-server, too, so that nothing holds up the acks. What is read from outside is
-only looked at, one value at a time.
+Rules: each message is numbered and published once; after an ack's time-out the publisher goes on to the next message.
+The publishers and nats-server run on a thread of their own, so that nothing delays the acks. Other threads only read
+its fields, one at a time, without a lock.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nats.js.errors import Error as JetStreamError
 from penstock.base.errors import OperationalError
 from penstock.broker.nats_server import EmbeddedNats
 
-_WIDTH = 32  # messages on the way at once
+_WIDTH = 32  # messages in flight
 _ACK_TIMEOUT_S = 0.25
-_PAUSE_S = 0.01  # after one that was not acked
+_PAUSE_S = 0.01  # after a message without an ack
 _START_S = 20.0
 
 
 class Load:
-    """What is published, and what was acked."""
+    """Publishes numbered messages and records their acks."""
 
     def __init__(self, folder: Path, subject: str) -> None:
         self.nats_url = ""
@@ -48,10 +48,10 @@ class Load:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo's load", daemon=True)
 
-    # From outside
+    # Called from the main thread
 
     def start(self) -> None:
-        """Start nats-server. OperationalError if that cannot be."""
+        """Start nats-server. Raise OperationalError if it fails."""
         self._thread.start()
         self._is_ready.wait(_START_S)
         self.check()
@@ -59,18 +59,18 @@ class Load:
             raise OperationalError(f"nats-server did not start within {_START_S:g} s")
 
     def begin(self) -> None:
-        """Publish from now on."""
+        """Start publishing."""
         self._began_s = self._last_ack_s = time.monotonic()
         self._tell(self._may_begin)
 
     def stop(self) -> None:
-        """Publish no more; what is on the way is waited for."""
+        """Stop publishing; wait for messages in flight."""
         self._tell(self._must_stop)
         self._stopped.wait(_START_S)
         self.check()
 
     def end(self) -> None:
-        """Stop nats-server, too."""
+        """Stop publishing and nats-server."""
         self._tell(self._must_stop)
         self._tell(self._may_begin)
         self._tell(self._must_end)
@@ -78,29 +78,29 @@ class Load:
             self._thread.join(_START_S)
 
     def check(self) -> None:
-        """OperationalError if it has failed."""
+        """Raise OperationalError if the thread has failed."""
         if self._trouble is not None:
             raise OperationalError(f"publishing failed: {self._trouble}") from self._trouble
 
     def rate(self) -> float:
-        """Acked messages per second, so far."""
+        """Return the mean of acked messages per second since the start."""
         return len(self.acked) / max(1e-9, time.monotonic() - self._began_s)
 
     def forget_silence(self) -> None:
-        """Measure the longest time without an ack anew."""
+        """Reset the longest time without an ack."""
         self.longest_silence_s = 0.0
 
     def _tell(self, event: asyncio.Event) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended by itself
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(event.set)
 
-    # In the thread
+    # Run in the load's thread
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 (told to whoever waits)
+        except BaseException as error:  # noqa: BLE001 (`check` raises it in the main thread)
             self._trouble = error
         finally:
             self._is_ready.set()
@@ -143,7 +143,7 @@ class Load:
 
 @contextmanager
 def publishing(folder: Path, subject: str) -> Iterator[Load]:
-    """A load with its nats-server, which begins when it is told; ended when the block is left."""
+    """Yield a load whose nats-server runs, and which publishes after `begin`; stop both at the end of the block."""
     load = Load(folder, subject)
     try:
         load.start()

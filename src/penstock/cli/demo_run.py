@@ -1,7 +1,7 @@
-"""What the demo does, in order: load, serve, publish, read, check, show.
+"""The steps of the demo: load, serve, publish, read, check, show.
 
-Rules: the publishing client is nats-py as it comes, which knows nothing of Penstock. Every ack is checked as it comes;
-everything that comes back is compared with what was published. Whatever happens, the broker is stopped.
+Rules: the publishing client is an unmodified nats-py, which does not know Penstock. Every ack is checked when it
+arrives; all messages that are read are compared with the published ones. The broker is stopped, whatever happens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PROGRESS_EVERY = 1_000
 _ROWS_SHOWN = 5
 _VALUE_CHARS_MIN = 20
 _VALUE_CHARS_MAX = 100
-_OTHER_COLUMNS_CHARS = 44  # offset, subject and key, with the gaps between
+_OTHER_COLUMNS_CHARS = 44  # width of offset, subject and key, with padding
 ROUTES_SHOWN = 10
 _TIMEOUT_S = 60.0
 
@@ -53,17 +53,17 @@ T = TypeVar("T")
 
 
 class Further(Protocol):
-    """What a demo does with the flights beyond the plain one, while the broker runs, and then says to try."""
+    """Further steps of a demo, run while the broker runs."""
 
     def show(self, console: Console, ready: ReadyLine, batches: list[pa.RecordBatch]) -> None:
-        """`batches`: the whole stream, as it was read back and checked."""
+        """Run the steps; `batches` is the whole stream, already checked."""
 
     def lake(self) -> Path:
-        """Where it has archived the stream."""
+        """Return the folder of the archived stream."""
 
 
 def run(data_dir: Path, rows: int | None, further: Further | None = None) -> None:
-    """The whole demo on `data_dir`, with the first `rows` flights (None: all); `further` takes the place of the end."""
+    """Run the demo on `data_dir` with the first `rows` flights (None: all); `further` replaces its last table."""
     interrupts = Interrupts()
     console = output.console()
     try:
@@ -120,11 +120,11 @@ def _fresh_stream(console: Console, client: Client) -> StreamInfo:
 
 
 async def _publish(url: str, messages: Messages, advance: Callable[[int], None]) -> float:
-    """Publish all with a JetStream client that knows nothing of Penstock; checks every ack. The seconds it took."""
+    """Publish all with an unmodified JetStream client and check every ack; return the seconds it took."""
     connection = await nats.connect(url, name="penstock-demo", allow_reconnect=False)
     try:
         started_s = time.perf_counter()
-        # Not nats-py's `wait_stall`: under Python 3.11 it costs a task a message. One watch over all does the same.
+        # Not nats-py's `wait_stall`: under Python 3.11 it costs a task per message. One time-out for all does the same.
         async with asyncio.timeout(_STALL_S) as watch, cancelled_when_it_is():
             await _publish_all(connection.jetstream(publish_async_max_pending=_IN_FLIGHT_MAX), messages, advance, watch)
         return time.perf_counter() - started_s
@@ -138,7 +138,7 @@ async def _publish(url: str, messages: Messages, advance: Callable[[int], None])
 
 @asynccontextmanager
 async def cancelled_when_it_is() -> AsyncIterator[None]:
-    """nats-py says "stalled" where its caller was cancelled; say that instead, for time-outs and Ctrl-C."""
+    """Raise CancelledError where nats-py raises "stalled" because its task was cancelled (time-out or Ctrl-C)."""
     try:
         yield
     except NatsError:
@@ -170,7 +170,7 @@ async def _publish_all(
 
 def _check_ack(ack: PubAck, acked: int) -> int:
     if ack.seq != acked + 1:
-        raise OperationalError(f"the ack of message {acked + 1} has sequence {ack.seq}; was somebody else publishing?")
+        raise OperationalError(f"the ack of message {acked + 1} has sequence {ack.seq}; did another client publish?")
     return acked + 1
 
 
@@ -179,17 +179,17 @@ def _read(client: Client, stream: StreamInfo) -> tuple[float, list[pa.RecordBatc
 
 
 def timed(action: Callable[[], T]) -> tuple[float, T]:
-    """(seconds, what it gives)."""
+    """Run `action`; return (seconds, its result)."""
     started_s = time.perf_counter()
     result = action()
     return max(time.perf_counter() - started_s, 1e-9), result
 
 
-# What is shown
+# Output
 
 
 def say(console: Console, what: str, text: str) -> None:
-    """One line, of whatever length; `what` stands before it."""
+    """Print `text` on one line, not wrapped, after the label `what`."""
     from rich.text import Text
 
     console.print(Text.assemble((f"{what:<12}", "bold cyan"), text), soft_wrap=True)
@@ -202,7 +202,7 @@ def _say_ports(console: Console, ready: ReadyLine) -> None:
     if not ready.nats.endswith(":4222"):
         moved.append("4222 (NATS)")
     if moved:
-        say(console, "", f"free ports were taken, because somebody else uses {' and '.join(moved)}")
+        say(console, "", f"other ports than usual, because another program uses {' and '.join(moved)}")
 
 
 def _say_published(console: Console, messages: Messages, seconds: float) -> None:
@@ -264,16 +264,16 @@ def _what_next(console: Console, ready: ReadyLine, lake: Path | None) -> None:
     console.print()
     say(console, "Try next", "")
     for line in next_steps(ready, flights.STREAM, default_client=f"127.0.0.1:{_CLIENT_PORT}", lake=lake):
-        # Whole, however long: what is broken into two lines cannot be pasted.
+        # Not wrapped: a command on two lines cannot be pasted.
         console.print(f"  {line}", style="dim" if line.startswith("#") else "", soft_wrap=True)
 
 
 def shown_delay(route: Route) -> str:
-    """`+4.2 min`; empty where it is not known."""
+    """Return the delay such as `+4.2 min`; empty if it is unknown."""
     return "" if route.delay_min is None else f"{route.delay_min:+.1f} min"
 
 
-# Around it
+# Ports
 
 
 def _taken(port: int) -> bool:

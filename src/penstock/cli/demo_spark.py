@@ -1,8 +1,8 @@
-"""The demo goes on to a lake: the flights are archived with Spark, and asked twice, by Spark SQL and by Arrow.
+"""The demo's lake: Spark archives the flights, and the same query runs in Spark SQL and in Arrow.
 
-Rules: the two share nothing but the log. Spark reads the Parquet files, whose values its own JSON reader has decoded;
-Arrow reads what the client got from the broker. Counts and means must be equal to the last bit: delays are whole
-minutes, so that no order of adding them makes a difference. Nothing of Spark stays but the lake.
+Rules: the two share only the log. Spark reads the Parquet files, whose values its own JSON reader has decoded; Arrow
+reads the batches that the client got from the broker. Counts and means must be equal to the last bit: delays are whole
+minutes, so that the order of additions does not matter. Spark leaves no files except the lake.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from penstock.spark.jobs import BatchDone
 
 LAKE = "lake"
-_BATCH_ROWS = 50_000  # so that the bar moves; each makes a file
-_ROUTE_SHARE = 500  # a route counts as delayed with one in so many of all flights,
-_ROUTE_FLIGHTS_MAX = 100  # but no more than that
+_BATCH_ROWS = 50_000  # small, so that the progress bar moves; each batch makes a file
+_ROUTE_SHARE = 500  # see `flights_min`
+_ROUTE_FLIGHTS_MAX = 100
 
 _ROUTES = """
     SELECT data.origin AS origin, data.dest AS dest, count(*) AS flights, avg(data.arr_delay) AS delay,
@@ -57,25 +57,23 @@ _MOST_DELAYED = """
 
 
 def run(data_dir: Path, rows: int | None) -> None:
-    """The plain demo, and then this. Disagreement: Spark and Arrow do not have the same answers."""
+    """Run the plain demo, then the lake. Raise Disagreement if the results of Spark and Arrow differ."""
     check_versions()
-    used = java.use()  # before anything is published
+    used = java.use()  # fails before anything is published
     demo_run.run(data_dir, rows, SparkDemo(data_dir, used))
 
 
 class SparkDemo:
-    """What is shown once the flights are in the log; see demo_run.Further."""
+    """The demo's steps after the flights are in the log; implements `demo_run.Further`."""
 
     def __init__(self, data_dir: Path, used: java.Java) -> None:
         self._lake = data_dir / LAKE
         self._java = used
 
     def lake(self) -> Path:
-        """See demo_run.Further."""
         return self._lake
 
     def show(self, console: Console, ready: ReadyLine, batches: list[pa.RecordBatch]) -> None:
-        """See demo_run.Further."""
         count = sum(batch.num_rows for batch in batches)
         remove_earlier(self._lake)
         with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
@@ -114,10 +112,10 @@ class SparkDemo:
 
 @contextmanager
 def _started(console: Console, folder: Path, used: java.Java) -> Iterator[SparkSession]:
-    """Spark on all cores of this machine; what it needs for itself is in `folder`."""
+    """Start Spark on all cores of this machine, with its work files in `folder`."""
     say(console, "Spark", f"starting PySpark {version('pyspark')} on Java {used.version}, {used.origin}")
     config = {
-        "spark.sql.warehouse.dir": f"{folder}/warehouse",  # else it makes one where the demo was started
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",  # the default is the current directory
         "spark.local.dir": str(folder),
     }
     started_s = time.perf_counter()
@@ -128,7 +126,7 @@ def _started(console: Console, folder: Path, used: java.Java) -> Iterator[SparkS
 
 
 def of_spark(spark: SparkSession, lake: Path, count: int) -> Routes:
-    """What Spark SQL computes from the files of a lake of `count` flights."""
+    """Compute the routes with Spark SQL from the files of a lake of `count` flights."""
     routes = spark.sql(_ROUTES, lake=spark.read.parquet(str(lake)))
     busiest = spark.sql(_BUSIEST, routes=routes, count=ROUTES_SHOWN)
     most_delayed = spark.sql(_MOST_DELAYED, routes=routes, count=ROUTES_SHOWN, flights_min=flights_min(count))
@@ -136,18 +134,18 @@ def of_spark(spark: SparkSession, lake: Path, count: int) -> Routes:
 
 
 def of_arrow(batches: list[pa.RecordBatch], count: int) -> Routes:
-    """The same from the messages, as they were read from the log."""
+    """Compute the routes with Arrow from the messages that were read from the log."""
     routes = routes_of(batches)
     return Routes(busiest_of(routes, ROUTES_SHOWN), most_delayed_of(routes, ROUTES_SHOWN, flights_min(count)))
 
 
 def flights_min(count: int) -> int:
-    """How many flights a route needs, of `count` in all, to be among the most delayed: a few say little."""
+    """Return how many flights a route needs to rank as delayed: 1 in 500 of `count`, at most 100."""
     return max(1, min(_ROUTE_FLIGHTS_MAX, count // _ROUTE_SHARE))
 
 
 def _show(console: Console, theirs: Routes, ours: Routes, count: int) -> None:
-    """Both tables; Disagreement in the place of one whose columns differ."""
+    """Print both tables. Raise Disagreement before a table whose columns differ."""
     spark, arrow = "Spark SQL", "Arrow"
     console.print()
     say(console, "Busiest", "routes, by flights: as Spark and as Arrow have counted them")
@@ -172,9 +170,9 @@ def _table(what: str, theirs: list[Route], ours: list[Route], shown: Callable[[R
 
 
 def remove_earlier(lake: Path) -> None:
-    """Delete an earlier demo's lake: its stream is gone. What else somebody has put there is left alone.
+    """Delete an earlier demo's lake, whose stream was deleted, and the table that the demo suggests to create.
 
-    The table that the demo tells how to make goes, too.
+    Raise OperationalError if the folder is not an archive.
     """
     latest = lake.with_name(f"{lake.name}{LATEST}")
     if (latest / "_delta_log").is_dir():
@@ -182,4 +180,4 @@ def remove_earlier(lake: Path) -> None:
     if about_file(lake).is_file():
         shutil.rmtree(lake)
     elif lake.exists():
-        raise OperationalError(f"{lake} is there, and is no archive of Penstock's: move it away")
+        raise OperationalError(f"{lake} exists, and is not an archive of Penstock's: move it away")

@@ -1,4 +1,4 @@
-"""`penstock doctor`: what is wrong with a live system, and what to do about it."""
+"""`penstock doctor`: finds problems of a running cluster and prints remedies."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "penstock doctor",
-    "# also who may do what in NATS",
+    "# also test permissions in NATS",
     "penstock doctor --as penstock:penstock.creds --as 'publisher:shop.creds:orders.>'",
     "# on the machine of a broker: its disk and its limits, too",
     "penstock doctor --data-dir /var/lib/penstock",
-    "# in a script: exit code 1 if something failed, or is to be warned of",
+    "# in a script: exit code 1 after a failure or a warning",
     "penstock doctor --strict --json | jq '.findings[] | select(.result != \"ok\")'",
 )
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
@@ -50,7 +50,7 @@ _Nats = Annotated[
     typer.Option(
         "--nats",
         metavar="URL",
-        help="The nats-server.  Default: what the broker says.",
+        help="The nats-server.  Default: the one that the broker reports.",
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
@@ -82,8 +82,8 @@ def doctor(
 
     The command changes nothing, and publishes into no stream.
 
-    For the embedded nats-server of a broker on this machine an administrator needs no --as penstock: the broker tells
-    the login.
+    For the embedded nats-server of a broker on this machine an administrator needs no --as penstock: the broker gives
+    the administrator the login.
 
     The exit code is 1 if a check failed.
     """
@@ -154,7 +154,7 @@ def _nats_at(
     text = given or ",".join(client.nats_urls)
     if not text:
         return None
-    servers = tuple(one.without_login for one in parse_nats_urls(text))  # also who shows nothing is tried
+    servers = tuple(one.without_login for one in parse_nats_urls(text))  # the checks also connect without a login
     is_private = home.nats.embedded or all(Address(one.host, one.port).is_loopback for one in servers)
     return Nats(servers, tls, int(seconds * 1_000), is_private, home.nats.embedded, has_users)
 

@@ -1,7 +1,7 @@
-"""`penstock dump`: what lies in the files of a data directory, without a broker.
+"""`penstock dump`: prints the files of a data directory, without a broker.
 
-Rules: nothing is written, and damage stops nothing: it is shown where it is. Files that are not Penstock's are named.
-Rows are printed in pieces, so that a file of any size can be looked at.
+Rules: it writes nothing. Corruption is shown at its position and does not stop the dump. Files that are not Penstock's
+are listed. Rows are printed in pieces, so that memory stays bounded for a file of any size.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "# every file, the first rows of each",
     "penstock dump penstock-data",
-    "# all of one",
+    "# all of one file",
     "penstock dump penstock-data/raft/log",
     "penstock dump 'penstock-data/streams/00000004-orders/0/00000000000000000000.arrows' --json",
     "# its messages",
     "penstock dump 'penstock-data/streams/00000004-orders/0/00000000000000000000.arrows' --messages --limit 10",
-    "# whether anything is damaged: exit code 1",
+    "# check only: exit code 1 if a file is corrupt",
     "penstock dump penstock-data --limit 0",
 )
 
@@ -45,7 +45,7 @@ _FOLDER_LIMIT = 5
 _PIECE_ROWS = 500
 _PLACES_SHOWN_MAX = 20
 _CELL_CHARS_MAX = 60
-_BATCH_FIELD = "crc"  # what only rows of batches have
+_BATCH_FIELD = "crc"  # a field that only rows of batches have
 _JOURNAL = "metadata.journal"
 _RAFT_FOLDER = "raft"
 _JSON_LINES = ".jsonl"
@@ -67,13 +67,13 @@ _NOTHING_TO_SHOW = (
     "metadata.reserve",
     "metadata.synced",
 )
-_MARKS_FOLDER = "made"  # of empty files
+_MARKS_FOLDER = "made"  # holds only empty files
 
 
 @clearly
 def dump(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Files, or directories with all that is in them.")
+        list[Path], typer.Argument(metavar="PATH...", help="Files, or directories with all files below them.")
     ],
     limit: Annotated[
         int | None,
@@ -92,10 +92,10 @@ def dump(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print what is in files, also while a broker uses them: segments, indexes, checkpoints, lineage, Raft's log.
+    """Print the contents of files, also while a broker uses them: segments, indexes, checkpoints, lineage, Raft's log.
 
-    Every row is checked, whatever the limit. The last line says whether all is sound, or where it is not; then the exit
-    code is 1.
+    Every row is checked, whatever the limit. The last line says whether all files are sound, or lists the corruption;
+    then the exit code is 1.
     """
     need_stdout()
     console = output.console()
@@ -126,20 +126,20 @@ def _has_something_to_show(file: Path) -> bool:
 
 
 class _Folders:
-    """Where files lie, with the keys of what is encrypted there."""
+    """Opens the folders of files, with the keys for encrypted files."""
 
     def __init__(self, keys: EncryptionKeys | None) -> None:
         self._keys = keys
         self._encrypted = EncryptedStreams()
 
     def of(self, file: Path) -> Vfs:
-        """The folder of a file."""
+        """Return a Vfs of the file's folder."""
         folder = file.resolve().parent
         return opened(folder, self._keys, may_be_plain=not self._encrypted.holds(folder))
 
 
 class _Verdict:
-    """What all files together come to."""
+    """Sums over all files."""
 
     def __init__(self) -> None:
         self.files = 0
@@ -147,7 +147,7 @@ class _Verdict:
         self.damage: list[str] = []
 
     def text(self) -> str:
-        """One line; where something is damaged, one more for each place."""
+        """Return one line, and one more for each corrupt place."""
         checked = f"{output.counted(self.files, 'file')}, {output.counted(self.rows, 'row')}"
         if not self.damage:
             return f"Sound: {checked}."
@@ -159,7 +159,6 @@ class _Verdict:
 
 
 def _dump_file(console: Console, tally: _Tally, verdict: _Verdict, *, as_json: bool) -> None:
-    """Print one file."""
     file = tally.file
     try:
         rows = tally.counted(_rows(file, tally.folders))
@@ -183,7 +182,10 @@ def _dump_file(console: Console, tally: _Tally, verdict: _Verdict, *, as_json: b
 
 
 class _Tally:
-    """Lets rows of one file through up to a limit, and all that tell of damage; with `messages` those of each batch."""
+    """Limits the printed rows of one file and counts them; rows that report corruption always pass.
+
+    With `messages` it replaces each batch by its messages.
+    """
 
     def __init__(self, file: Path, rows_max: int | None, folders: _Folders, *, messages: bool) -> None:
         self.file = file
@@ -196,7 +198,7 @@ class _Tally:
         self.damage: list[str] = []
 
     def counted(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows to show; what they add up to is known when they are through."""
+        """Yield the rows to print; the counts are complete at the end."""
         for row in rows:
             if "damage" in row:
                 self.damage.append(f"{self.file} at byte {row.get('position')}")
@@ -213,7 +215,7 @@ class _Tally:
 
 
 def _message_rows(file: Path, batch: Row, folders: _Folders) -> Iterator[Row]:
-    """The messages of one sound batch."""
+    """Yield the messages of a batch that passed its check."""
     from penstock.batch.codec import check_rows
     from penstock.cli.rows import json_row
     from penstock.client.batches import messages_of
@@ -225,7 +227,7 @@ def _message_rows(file: Path, batch: Row, folders: _Folders) -> Iterator[Row]:
 
 
 def _rows(file: Path, folders: _Folders) -> Iterator[Row]:
-    """Rows of one file by its name; ValueError if the name is not Penstock's."""
+    """Return the rows of a file, by its name. Raise ValueError if the name is not Penstock's."""
     if file.name.startswith(_JOURNAL):
         return _journal_rows(file)
     if file.parent.name == _RAFT_FOLDER:
@@ -276,8 +278,8 @@ def _journal_rows(file: Path) -> Iterator[Row]:
         yield {"position": end_position, "damage": str(error)}
         return
     if 0 < end_position < len(data):
-        # A broker may be writing it at this moment; one that starts cuts it, and keeps the bytes.
-        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of an entry that is not whole"}
+        # A torn tail, unless a broker is writing it right now; a broker that starts cuts it, and keeps the bytes.
+        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of an incomplete entry"}
 
 
 def _raft_rows(file: Path) -> Iterator[Row]:
@@ -299,14 +301,14 @@ def _raft_rows(file: Path) -> Iterator[Row]:
 
 
 def _print_piece(console: Console, rows: list[Row]) -> None:
-    """Tables of rows with the same columns, and the damage between them."""
+    """Print consecutive rows with the same columns as a table, and corruption between the tables."""
     for columns, group in itertools.groupby(rows, key=tuple):
         same = list(group)
         if "damage" in columns:
             for row in same:
                 console.print(output.cell(f"  DAMAGE at byte {row.get('position')}: {row['damage']}", "bold red"))
             continue
-        # What says nothing in any of the rows is left out, and headers for their length; --json has them.
+        # Omit columns that are empty in all rows, and headers because they are long; --json has them.
         shown = [name for name in columns if name in _ALWAYS_SHOWN or any(_says_something(row[name]) for row in same)]
         shown = [name for name in shown if not name.startswith("headers")]
         table = output.table(*shown, right=tuple(name for name in shown if isinstance(same[0][name], int)))

@@ -1,4 +1,4 @@
-"""The page docs/reference/errors.md: every error code, as `penstock.client.error_codes` has it."""
+"""Generates docs/reference/errors.md from the table in `penstock.client.error_codes`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ The rows may then be stored after the error was raised, behind rows that were ap
 
 
 def errors_reference() -> str:
-    """The text of docs/reference/errors.md."""
+    """Return the text of docs/reference/errors.md."""
     rows = []
     for code, told in ERROR_CODES.items():
         kind = type(specific(RemoteError(code, "")))

@@ -1,4 +1,4 @@
-"""`penstock import --from-jetstream`: a JetStream stream becomes a stream of Penstock, with its sequences and times."""
+"""`penstock import --from-jetstream`: imports a JetStream stream, keeping its sequences and times."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from penstock.messages import StreamInfo
 
 EXAMPLES = examples(
-    "# copy what is there; what comes meanwhile, the next time",
+    "# copy all messages; the next run copies new ones",
     "penstock import --from-jetstream ORDERS --as orders",
     "penstock import --from-jetstream ORDERS --as orders",
-    "# the rest, and from then on Penstock stores it",
+    "# copy the rest, and let Penstock store the subject from then on",
     "penstock import --from-jetstream ORDERS --as orders --cut-over",
 )
 _PUT_TIMEOUT_S = 60.0
@@ -71,7 +71,7 @@ def import_stream(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="What the stream is called here.  Default: the same.")
+        str | None, typer.Option("--as", metavar="NAME", help="Name of the stream in Penstock.  Default: the same.")
     ] = None,
     subject: Annotated[
         str | None,
@@ -90,14 +90,14 @@ def import_stream(
         bool,
         typer.Option(
             "--cut-over",
-            help="Have JetStream store its subject no longer, import the rest, and have Penstock store it. Asks first.",
+            help="Let JetStream stop storing the subject, import the rest, and let Penstock store it. Asks first.",
         ),
     ] = False,
     skip: Annotated[
         bool,
         typer.Option(
             "--skip-unstorable",
-            help="Pass over messages that a stream here cannot hold, and name them: a subject that is not UTF-8 or not "
+            help="Skip messages that the stream cannot hold, and list them: a subject that is not UTF-8 or not "
             "the stream's, a size over its limit.  Default: stop before the first of them.",
         ),
     ] = False,
@@ -107,7 +107,7 @@ def import_stream(
         typer.Option("--js-domain", metavar="NAME", help="JetStream's domain.", rich_help_panel=CONNECTION_PANEL),
     ] = None,
     nats: Annotated[
-        str | None, nats_option("Where JetStream is.  Default: the nats-server that the broker names.")
+        str | None, nats_option("The nats-server with JetStream.  Default: the one that the broker reports.")
     ] = None,
     nats_creds: NatsCreds = None,
     nats_tls_ca: NatsTlsCa = None,
@@ -169,18 +169,18 @@ def import_stream(
 
 
 class _Course:
-    """How far the command has come, for when it does not come to its end."""
+    """Progress of the command, to say how to continue if it fails or is interrupted."""
 
     def __init__(self) -> None:
         self.stream = ""
         self.end = 0
-        self.is_aside = False  # JetStream stores the subject no longer, and nobody else does yet
+        self.is_aside = False  # True while neither JetStream nor Penstock stores the subject
         self.is_over = False
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Say how to go on: of an error in its notes, of Ctrl-C in a line."""
-        nobody = "JetStream has given the subject away, and nobody stores it yet: run it again"
+        """Say how to continue: in a note of the error, or in a line on stderr after Ctrl-C."""
+        nobody = "neither JetStream nor Penstock stores the subject now: run it again"
         try:
             yield
         except KeyboardInterrupt:
@@ -195,7 +195,7 @@ class _Course:
 
 
 class Done(NamedTuple):
-    """What one run has brought; `end` is the sequence up to which the stream here has it, of all up to `looked_to`."""
+    """Counts of one run. Up to sequence `end` the stream has all messages; `looked_to` is JetStream's last sequence."""
 
     messages: int
     end: int
@@ -206,7 +206,7 @@ class Done(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """One import."""
+    """One run of an import."""
 
     client: Client
     thread: LoopThread
@@ -219,7 +219,10 @@ class _Job(NamedTuple):
     times: placed_rows.RowTimes
 
     def target(self, mapped: jetstream_config.Mapped) -> StreamInfo:
-        """The stream here; made where it is not there. OperationalError: it takes messages."""
+        """Return the target stream, created if it does not exist.
+
+        Raise OperationalError if it is not paused or has several partitions.
+        """
         from penstock.client.errors import StreamNotFound
         from penstock.client.placing import create_paused
 
@@ -236,7 +239,7 @@ class _Job(NamedTuple):
         return create_paused(self.client, mapped.config(), timeout=self.timeout_s)
 
     def run(self, stream: StreamInfo, info: Info) -> Done:
-        """Bring what the stream here does not have yet, up to the last sequence in `info`."""
+        """Copy the messages that the target lacks, up to the last sequence in `info`."""
         from penstock.cli.jetstream import Rows
         from penstock.client.placing import Placer
 
@@ -258,13 +261,13 @@ class _Job(NamedTuple):
         if info.state.first_seq > 1:
             placer.give_up_before(min(info.state.first_seq - 1, placer.end))
         if placer.end < info.state.last_seq and self.subject is None:
-            gone = "passed over or deleted" if rows.skipped else "deleted"
+            gone = "skipped or deleted" if rows.skipped else "deleted"
             text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were {gone}"
             say_note(f"note: {text}: the next message here gets {placer.end + 1}")
         return Done(messages, placer.end, info.state.last_seq, rows.raised, rows.skipped, tuple(rows.skips_told))
 
     def switch(self, stream: StreamInfo, info: Info, done: Done) -> Done:
-        """Take the subject from JetStream, bring the rest, and have the stream here store it."""
+        """Give JetStream's stream another subject, copy the rest, and resume the target stream."""
         self.thread.run(self.js.move_aside(info, jetstream_config.subject_aside(self.source)))
         self.course.is_aside = True
         rest = self.run(stream, self.thread.run(_settled(self.js, self.source)))
@@ -280,7 +283,10 @@ class _Job(NamedTuple):
         )
 
     def _put(self, placer: Placer, info: Info, rows: Rows, latest_us: int | None) -> int:
-        """Rows as they come; the one that may be the last is held back, for it covers what was deleted behind it."""
+        """Put the batches and return the count of messages.
+
+        Each batch is held back until the next arrives, because the last one must cover the deleted sequences after it.
+        """
         from penstock.cli.jetstream import UnstorableError
 
         def put(batch: pa.RecordBatch, end: int) -> None:
@@ -302,7 +308,7 @@ class _Job(NamedTuple):
                 if held is not None:
                     put(held, error.seq - 1)
                     self.course.end = placer.end
-                error.add_note("what comes before it is imported; --skip-unstorable passes over such messages")
+                error.add_note("all messages before it are imported; --skip-unstorable skips such messages")
                 if error.is_large:
                     error.add_note(
                         f"`penstock stream alter {self.course.stream} --max-message-bytes` may raise the limit"
@@ -313,8 +319,9 @@ class _Job(NamedTuple):
         return messages
 
     def _last_us(self, stream: StreamInfo, placer: Placer) -> tuple[int, int | None]:
-        """The time of the last message here, which must be what JetStream has there; and the latest time that the next
-        ones get, if any.
+        """Return the time of the target's last message, and the latest time that further ones get (None: no limit).
+
+        Raise OperationalError if JetStream has another message at that sequence.
         """
         last = placed_rows.last_row(self.client, stream, 0, placer, self.timeout_s)
         if last is None:
@@ -323,7 +330,7 @@ class _Job(NamedTuple):
         stored = self.thread.run(self.js.get(self.source, last.offset + 1))
         if stored is None:
             return last_us, self.times.latest_us(last_us, last_us)
-        stored_us = max(stored.timestamp_us, last_us)  # a time that went back there was raised here
+        stored_us = max(stored.timestamp_us, last_us)  # the import raises times that step back
         is_same = stored.subject == last.subject
         if not is_same or not self.times.are_alike(last_us, stored_us):
             text = (
@@ -345,7 +352,10 @@ async def _known(js: JetStream, source: str) -> Info:
 
 
 def _as_before(client: Client, info: Info, name: str, subject: str | None, timeout: float) -> Info:
-    """The same; of a stream that has given its subject to Penstock, with that one. OperationalError: which was it?"""
+    """Return `info`, with the original subject if a cut-over has begun.
+
+    Raise OperationalError if the cut-over is complete, or if the original subject is unknown.
+    """
     from penstock.client.errors import StreamNotFound
 
     if not jetstream_config.is_aside(info.config):
@@ -354,19 +364,22 @@ def _as_before(client: Client, info: Info, name: str, subject: str | None, timeo
     with suppress(StreamNotFound):
         there = client.stream(name, timeout=timeout)
     before = jetstream_config.origin_of(info.config) or (None if there is None else there.subject)
-    text = f"JetStream's stream {source} has given its subject to Penstock by --cut-over"
+    text = f"JetStream's stream {source} has handed its subject over to Penstock by --cut-over"
     if there is not None and there.intake == Intake.OPEN and there.subject == before:
         text = f"{text}: stream {name} stores {before} now, and nothing is left to import"
         raise OperationalError(f"{text}; delete {source} in JetStream when you like, or copy it with --as NAME")
     if before is not None:
         return msgspec.structs.replace(info, config={**info.config, "subjects": [before]})
     if subject is None:
-        raise OperationalError(f"{text}, and which one that was is not noted: say it with --subject")
+        raise OperationalError(f"{text}, and that subject is not recorded: give it with --subject")
     return info
 
 
 async def _settled(js: JetStream, source: str) -> Info:
-    """The stream once nothing comes any more: what JetStream had received when its subject went, it stores yet."""
+    """Return the stream's info once its last sequence is stable.
+
+    After the change of subject JetStream still stores messages that it had received before.
+    """
     import asyncio
 
     info, same = await js.info(source), 0
@@ -381,7 +394,7 @@ async def _settled(js: JetStream, source: str) -> Info:
 def _check_rest(info: Info, stream: StreamInfo, rest: Done) -> None:
     if info.state.last_seq > rest.looked_to:
         text = f"JetStream has stored sequences up to {info.state.last_seq} after its subject was taken away"
-        raise OperationalError(f"{text}; stream {stream.name} lacks those behind {rest.looked_to}")
+        raise OperationalError(f"{text}; stream {stream.name} lacks those after {rest.looked_to}")
 
 
 def _brokers(client: Client, timeout: float) -> int:
@@ -398,11 +411,11 @@ def _check_cut_over(stream: StreamInfo, info: Info, subject: str) -> None:
 def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_json: bool) -> None:
     if done.raised:
         count = output.counted(done.raised, "message")
-        say_note(f"note: JetStream's clock went back: {count} got the time of the message before")
+        say_note(f"note: JetStream's clock stepped back: {count} got the time of the message before")
     for seq, why in done.skips_told:
-        say_note(f"note: the message with sequence {seq} is passed over: {why}")
+        say_note(f"note: the message with sequence {seq} is skipped: {why}")
     if done.skipped > len(done.skips_told):
-        say_note(f"note: {done.skipped:,} messages were passed over; these are the first")
+        say_note(f"note: {done.skipped:,} messages were skipped; these are the first")
     if as_json:
         told = {"stream": stream.name, "from": source, "messages": done.messages, "last_sequence": done.end}
         output.print_json({**told, "is_cut_over": is_cut_over, "skipped": done.skipped})
@@ -411,7 +424,7 @@ def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_j
     if is_cut_over:
         say(f"stream {stream.name} stores {stream.subject} from now on")
     else:
-        again = "run it again for what comes; in the end with --cut-over"
+        again = "run it again for new messages, and finally with --cut-over"
         say_note(f"stream {stream.name} is paused, and stores nothing by itself: {again}")
 
 
@@ -420,14 +433,14 @@ def _iterate(thread: LoopThread, source: Any) -> Generator[pa.RecordBatch, None,
 
     from penstock.client.asynchronous import End, next_of
 
-    steps: list[asyncio.Task[Any]] = []  # the last one
+    steps: list[asyncio.Task[Any]] = []  # only the latest task
 
     async def step() -> Any:
         steps[:] = filter(None, [asyncio.current_task()])
         return await next_of(source)
 
     async def close() -> None:
-        # A step that was cancelled this moment still runs, and its connection is wanted until it has ended.
+        # A step that was just cancelled still runs and uses the connection; wait for its end.
         async with asyncio.timeout(_CLOSE_S):
             if steps:
                 await asyncio.wait(steps)
@@ -437,7 +450,7 @@ def _iterate(thread: LoopThread, source: Any) -> Generator[pa.RecordBatch, None,
         while not isinstance(batch := thread.run(step()), End):
             yield batch
     finally:
-        with suppress(Exception):  # what ended it says more
+        with suppress(Exception):  # the error that ended the iteration matters more
             thread.run(close())
 
 

@@ -1,4 +1,4 @@
-"""`penstock stream pause | resume | read-only | seal`: whether a stream takes messages."""
+"""`penstock stream pause | resume | read-only | seal`: change if a stream accepts messages (its intake)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def resume(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Have a stream that is paused or read-only take messages again.
+    """Let a stream that is paused or read-only accept messages again.
 
-    What is published after this command has ended is stored.
+    Messages that are published after this command has ended are stored.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.resume_stream(stream, timeout=seconds)
@@ -55,16 +55,15 @@ def read_only(
     ctx: typer.Context,
     stream: StreamArgument,
     off: Annotated[
-        bool, typer.Option("--off", help="Have it take messages again; of one that is paused, resume does that.")
+        bool, typer.Option("--off", help="Let a read-only stream accept messages again; for a paused one use resume.")
     ] = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Have a stream refuse messages, each with an error, until it is resumed.
+    """Let a stream reject messages, each with an error, until it is resumed.
 
-    Publishers hear JetStream's error 10109; readers go on, and so does retention. One that was paused is that no
-    longer.
+    Publishers get JetStream's error 10109. Reads and retention go on. A read-only stream is no longer paused.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         before = client.stream(stream, timeout=seconds)
@@ -86,9 +85,9 @@ def seal(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Close a stream for good: no message comes, none goes. Asks first.
+    """Seal a stream permanently: no message is added or removed. Asks first.
 
-    Messages are refused with JetStream's error 10109, retention stops, and nothing can be truncated.
+    Messages are rejected with JetStream's error 10109, retention stops, and the stream cannot be truncated.
 
     Only the whole stream can be deleted.
     """

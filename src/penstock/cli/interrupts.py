@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM and a closed terminal end a command once, in good order; further ones change nothing.
+"""Orderly shutdown of a command by Ctrl-C, SIGTERM or SIGHUP (a closed terminal).
 
-Rules: the first one raises Interrupted, or cancels the coroutine that `run` runs, so that what was started is
-stopped. Whoever presses Ctrl-C three times means the same as once: what stops is not interrupted, and has time-outs.
+Rules: the first signal raises Interrupted, or cancels the coroutine that `run` runs, so that started processes are
+stopped. Further signals are ignored: the shutdown is not interrupted, and its steps have time-outs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """See the module. Takes the signals for the rest of the process; only the main thread can."""
+    """Handles the signals for the rest of the process; only the main thread can create it."""
 
     def __init__(self) -> None:
         self._came: Interrupted | None = None
@@ -35,10 +35,10 @@ class Interrupts:
         self._came = Interrupted(number)
         if self._loop is None or self._task is None:
             raise self._came
-        self._loop.call_soon_threadsafe(self._task.cancel)  # which also wakes a loop that waits
+        self._loop.call_soon_threadsafe(self._task.cancel)  # also wakes a waiting loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work` on an event loop of its own; Interrupted once it has ended by a signal."""
+        """Run `work` on a new event loop and return its result. Raise Interrupted if a signal cancelled it."""
 
         async def watched() -> T:
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()

@@ -1,17 +1,17 @@
-"""A JetStream stream as `penstock import` reads it: its state and config, and its messages as rows of the log.
+"""Reads a JetStream stream for `penstock import`: its state, its config, and its messages as rows of the log.
 
-Rules: nothing is changed there. Messages are read by a consumer that lives in memory, acks nothing, and goes by itself.
-Where a stream gives messages away (retention `workqueue` or `interest`), a consumer would take them: there each is
-asked for by its sequence. Header blocks are kept byte for byte, so they are taken before nats-py makes a dict of them.
+Rules: reading changes nothing in JetStream. Messages come from an ephemeral consumer in memory that acks nothing and
+expires. In a stream with retention `workqueue` or `interest` a consumer would remove messages, so each message is
+requested by its sequence. Header blocks are kept byte for byte: they are taken before nats-py parses them into a dict.
 
-| here                | there                                        |
-|---------------------|----------------------------------------------|
-| offset              | sequence - 1                                 |
-| timestamp           | its time, to the microsecond; never going back |
-| subject, headers    | the same                                     |
-| key, tombstone      | what `Penstock-Key…` and `-Tombstone` say    |
+| Penstock            | JetStream                                      |
+|---------------------|------------------------------------------------|
+| offset              | sequence - 1                                   |
+| timestamp           | time, in microseconds; raised if it steps back |
+| subject, headers    | the same                                       |
+| key, tombstone      | the headers `Penstock-Key…`, `-Tombstone`      |
 
-A message that the stream here cannot hold (`UnstorableError`) is named, and read past only where that is asked for.
+A message that the target stream cannot hold raises `UnstorableError`, or is skipped if the user asked for that.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _ROWS_MAX = 16_384
 _BYTES_MAX = 4 << 20
 _ASKED_AT_ONCE = 4_000
 _SUBJECTS_KNOWN_MAX = 65_536
-_PAUSE_S = 0.1  # between two messages that are to be acked
-_IDLE_NS = 60 * 10**9  # so long a consumer lives that nobody asks
+_PAUSE_S = 0.1  # between two attempts to get an ack
+_IDLE_NS = 60 * 10**9  # inactivity after which JetStream deletes the consumer
 _SUBJECT, _REPLY, _HEADERS, _VALUE = range(4)
 _NO_MESSAGE = 10037
 _NO_STREAM = 10059
 _NO_MORE = b"NATS/1.0 404"
 _OVER_MAX_BYTES = b"NATS/1.0 409 Message Size Exceeds MaxBytes"
-_REPLACED = "\ufffd"  # what the server's JSON has for a byte that is not UTF-8
+_REPLACED = "\ufffd"  # the replacement for a byte that is not UTF-8 in the server's JSON
 _SKIPPED_TOLD_MAX = 100
 _GIVES_AWAY = ("workqueue", "interest")
 
@@ -60,7 +60,7 @@ Delivery = tuple[bytes, bytes, bytes, bytes]
 
 
 class State(msgspec.Struct):
-    """What a stream holds."""
+    """A JetStream stream's state."""
 
     messages: int = 0
     first_seq: int = 0
@@ -69,7 +69,7 @@ class State(msgspec.Struct):
 
 
 class Info(msgspec.Struct):
-    """A stream: `config` as JetStream has it."""
+    """A JetStream stream; `config` is the JSON object of its API."""
 
     config: dict[str, Any]
     state: State
@@ -97,7 +97,7 @@ class _Stored(msgspec.Struct):
 
     @property
     def timestamp_us(self) -> int:
-        """When it was stored."""
+        """Time when it was stored."""
         moment, _, rest = self.time.rstrip("Z").partition(".")
         return microseconds_of(datetime.fromisoformat(f"{moment}+00:00")) + int(f"{rest}000000"[:6])
 
@@ -107,7 +107,7 @@ class _StoredAnswer(msgspec.Struct):
 
 
 class UnstorableError(OperationalError):
-    """The stream here cannot hold a message of JetStream's; `seq` is its sequence. `is_large`: for its size."""
+    """The target stream cannot hold the message with sequence `seq`; `is_large` if its size is the reason."""
 
     def __init__(self, seq: int, why: str, *, is_large: bool) -> None:
         super().__init__(f"the message with sequence {seq} cannot be stored: {why}")
@@ -116,10 +116,10 @@ class UnstorableError(OperationalError):
 
 
 class Rows:
-    """Messages on their way to a batch; times that go back are raised, and counted.
+    """Collects messages into batches; raises times that step back, and counts them in `raised`.
 
-    `pattern` and `bytes_max` are of the stream here. `skips`: what it cannot hold is passed over, and counted in
-    `skipped`; `skips_told` says why for the first of them.
+    `pattern` and `bytes_max` are the target stream's subject and size limit. With `skips`, messages that it cannot hold
+    are skipped and counted in `skipped`; `skips_told` has (sequence, reason) of the first ones.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Rows:
         self._pattern = pattern
         self._bytes_max = bytes_max
         self._skips = skips
-        self._subjects: dict[bytes, tuple[str, str]] = {}  # as text, and why it cannot be stored
+        self._subjects: dict[bytes, tuple[str, str]] = {}  # → text, and why it cannot be stored ("" if it can)
         self._clear()
 
     def _clear(self) -> None:
@@ -143,11 +143,11 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is to be put."""
+        """True if the batch should be taken now."""
         return len(self) >= _ROWS_MAX or self.size_bytes >= _BYTES_MAX
 
     def add(self, seq: int, timestamp_us: int, subject: bytes, headers: bytes | None, value: bytes) -> None:
-        """One message, behind all others. UnstorableError."""
+        """Append a message. Raise UnstorableError unless unstorable messages are skipped."""
         text, why = self._text(subject)
         key, kept = (None, value) if not headers or b"Penstock-" not in headers else _honoured(headers, value)
         large = _size_mistake(len(value), len(headers or b""), len(key or b""), self._bytes_max)
@@ -174,7 +174,7 @@ class Rows:
         return found
 
     def take(self) -> pa.RecordBatch:
-        """A batch of them all."""
+        """Return all messages as a batch, and clear."""
         import pyarrow as pa
 
         from penstock.batch.schema import arrow_schema
@@ -207,7 +207,7 @@ def _size_mistake(value_bytes: int, header_bytes: int, key_bytes: int, bytes_max
 
 
 def _honoured(headers: bytes, value: bytes) -> tuple[bytes | None, bytes | None]:
-    """Key and value of a message that was meant for Penstock."""
+    """Return key and value as Penstock's own headers define them."""
     said = Headers(headers)
     key: bytes | None = None
     if (text := said.get("Penstock-Key")) is not None:
@@ -216,13 +216,13 @@ def _honoured(headers: bytes, value: bytes) -> tuple[bytes | None, bytes | None]
         try:
             key = base64.b64decode(coded, validate=True)
         except ValueError:
-            key = None  # JetStream stores such a header like any other
+            key = None  # an invalid header is kept like any other
     is_tombstone = said.get(TOMBSTONE_HEADER) == "1" and not value
     return key or None, None if is_tombstone else value
 
 
 class _RawClient(StrictNatsClient):
-    """nats-py, with the messages of one subscription handed over as they came."""
+    """nats-py client that delivers the messages of one subscription unparsed, in the queue `came`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ class _RawClient(StrictNatsClient):
 
 
 class JetStream:
-    """See the module; all on one event loop."""
+    """Connection to JetStream's API; used on one event loop."""
 
     def __init__(self, urls: Sequence[str], domain: str | None, timeout_s: float) -> None:
         self._urls = tuple(urls)
@@ -249,11 +249,11 @@ class JetStream:
 
     @property
     def shown(self) -> str:
-        """Where it is, without credentials."""
+        """The server URLs without credentials."""
         return ", ".join(map(shown_url, self._urls))
 
     async def open(self, options: Mapping[str, Any]) -> None:
-        """Connect. Unavailable."""
+        """Connect. Raise Unavailable on failure."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await first_connection(
@@ -268,17 +268,16 @@ class JetStream:
             raise Unavailable(f"no connection to NATS at {self.shown}: {error}") from None
 
     async def close(self) -> None:
-        """Give back the connection."""
         await self._connection.close()
 
     async def _complained(self, error: Exception) -> None:
-        """Whoever waits for an answer hears of it; what may not be published is not answered."""
+        """Record an asynchronous error, for the error text of a request: a denied publish gets no answer."""
         self._complaint = str(error).removeprefix("nats: ")
 
     async def acked_by(self, stream: str, subjects: Sequence[str], wait_s: float) -> list[str]:
-        """Whether that stream of Penstock acks a message on each of these subjects, published here: "", or why not.
+        """Publish a test message on each subject; return for each "" if Penstock's `stream` acked it, else why not.
 
-        No other stream stores the messages, be it one of JetStream. Each is asked again until the time has passed.
+        The header Nats-Expected-Stream keeps other streams, JetStream's too, from storing it. Retries for `wait_s`.
         """
         return await asyncio.gather(*(self._acked(stream, one, wait_s) for one in subjects))
 
@@ -291,7 +290,7 @@ class JetStream:
                 answer = await self._connection.request(subject, timeout=left_s, headers=headers)
             except NatsError as error:
                 is_alone = "no responders" in str(error).lower()
-                why = self._complaint or ("nobody is subscribed there" if is_alone else "no answer in time")
+                why = self._complaint or ("no responders" if is_alone else "no answer in time")
             else:
                 if (said := _pub_ack(answer.data)).stream == stream:
                     return ""
@@ -300,7 +299,7 @@ class JetStream:
         return why
 
     async def _ask(self, what: str, body: object = None) -> bytes:
-        """The answer of JetStream's API; OperationalError with what it refuses. Empty: there is no such message."""
+        """Request from JetStream's API; empty if there is no such message. Raise OperationalError if it refuses."""
         payload = b"" if body is None else msgspec.json.encode(body)
         try:
             answer = await self._connection.request(f"{self._api}.{what}", payload, timeout=self._timeout_s)
@@ -319,22 +318,22 @@ class JetStream:
         raise OperationalError(f"JetStream at {self.shown} refuses: {said.description} ({said.err_code})")
 
     async def info(self, stream: str) -> Info:
-        """A stream's config and state. OperationalError."""
+        """Return a stream's config and state. Raise OperationalError."""
         return msgspec.json.decode(await self._ask(f"STREAM.INFO.{stream}"), type=Info)
 
     async def names(self) -> list[str]:
-        """The streams that there are, some at least."""
+        """Return names of existing streams; only the first page."""
         answer = msgspec.json.decode(await self._ask("STREAM.NAMES"))
         return list(answer.get("streams") or [])
 
     async def move_aside(self, info: Info, subject: str) -> None:
-        """Have the stream store what is published on `subject`, and nothing else."""
+        """Replace the stream's subjects by `subject`, and record the original one in its metadata."""
         name = info.config["name"]
         metadata = {**(info.config.get("metadata") or {}), ORIGIN: (info.config.get("subjects") or [""])[0]}
         await self._ask(f"STREAM.UPDATE.{name}", {**info.config, "subjects": [subject], "metadata": metadata})
 
     async def get(self, stream: str, seq: int) -> _Stored | None:
-        """One message; None: it is not there any more."""
+        """Return a message; None if it was deleted."""
         return await self._stored(stream, {"seq": seq})
 
     async def _stored(self, stream: str, wanted: Mapping[str, object]) -> _Stored | None:
@@ -344,7 +343,7 @@ class JetStream:
     async def batches(
         self, info: Info, first_seq: int, rows: Rows, subject: str | None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """What it holds from `first_seq` up to its last sequence in `info`; of a `subject`, if one is given."""
+        """Yield the messages from `first_seq` to the last sequence in `info`; only those on `subject`, if given."""
         gives_away = info.config.get("retention") in _GIVES_AWAY
         source = self._one_by_one if gives_away else self._consumed
         refused: UnstorableError | None = None
@@ -371,7 +370,7 @@ class JetStream:
             headers = base64.b64decode(found.hdrs) if found.hdrs else None
             name_of = found.subject.encode()
             if _REPLACED in found.subject:
-                name_of = found.subject.encode("latin-1", "replace").replace(b"?", b"\xff")  # no UTF-8 there either
+                name_of = found.subject.encode("latin-1", "replace").replace(b"?", b"\xff")  # keep it invalid UTF-8
             rows.add(found.seq, found.timestamp_us, name_of, headers, base64.b64decode(found.data))
             seq = found.seq + 1
             yield
@@ -396,7 +395,7 @@ class JetStream:
         made = msgspec.json.decode(await self._ask(f"CONSUMER.CREATE.{name}", {"stream_name": name, "config": config}))
         inbox = connection.new_inbox()
         subscription = await connection.subscribe(f"{inbox}.*")
-        connection.came, connection.raw_sid = asyncio.Queue(), subscription._id  # noqa: SLF001 (told nowhere else)
+        connection.came, connection.raw_sid = asyncio.Queue(), subscription._id  # noqa: SLF001 (no public name)
         try:
             ask = f"{self._api}.CONSUMER.MSG.NEXT.{name}.{made['name']}"
             async with aclosing(self._pulled(ask, inbox, info, rows)) as pulled:
@@ -409,7 +408,7 @@ class JetStream:
 
     async def _pulled(self, ask: str, inbox: str, info: Info, rows: Rows) -> AsyncGenerator[None, None]:
         many = msgspec.json.encode({"batch": _ASKED_AT_ONCE, "max_bytes": 2 * _BYTES_MAX, "no_wait": True})
-        one = msgspec.json.encode({"batch": 1, "no_wait": True})  # of any size
+        one = msgspec.json.encode({"batch": 1, "no_wait": True})  # without max_bytes: a message of any size
         body = many
         came, last_seq, seen = self._connection.came, info.state.last_seq, 0
         while True:
@@ -421,15 +420,15 @@ class JetStream:
                 try:
                     delivery = await asyncio.wait_for(came.get(), self._timeout_s)
                 except TimeoutError:
-                    raise Unavailable(f"JetStream at {self.shown} sends nothing further") from None
-                if not delivery[_REPLY]:  # a status: a request is served
+                    raise Unavailable(f"JetStream at {self.shown} sends no further messages") from None
+                if not delivery[_REPLY]:  # a status message ends the pull request
                     if delivery[_SUBJECT] != reply.encode():
                         continue
                     if seen == before and delivery[_HEADERS].startswith(_OVER_MAX_BYTES):
                         body = one
                     elif seen == before and not delivery[_HEADERS].startswith(_NO_MORE):
                         said = delivery[_HEADERS].split(b"\r\n")[0].decode("utf-8", "replace")
-                        raise OperationalError(f"JetStream at {self.shown} gives no further message: {said}")
+                        raise OperationalError(f"JetStream at {self.shown} sends no further messages: {said}")
                     break
                 seq, timestamp_us = place_of(delivery[_REPLY])
                 if seq > last_seq:
@@ -441,7 +440,7 @@ class JetStream:
                 if seq == last_seq:
                     return
             if seen == before and body is many:
-                return  # the last ones were deleted
+                return  # the messages up to `last_seq` were deleted
 
 
 def _pub_ack(data: bytes) -> _Ack:
@@ -452,7 +451,7 @@ def _pub_ack(data: bytes) -> _Ack:
 
 
 def place_of(reply: bytes) -> tuple[int, int]:
-    """Sequence and time (µs) of a delivery, by the subject on which it would be acked."""
+    """Return (sequence, time in µs) of a delivery, from its ack subject."""
     tokens = reply.split(b".")
-    begin = 5 if len(tokens) == 9 else 7  # with a domain and the hash of an account, two more come before
+    begin = 5 if len(tokens) == 9 else 7  # the newer form has two more tokens before: domain and account hash
     return int(tokens[begin]), int(tokens[begin + 2]) // 1_000

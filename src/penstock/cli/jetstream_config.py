@@ -1,4 +1,4 @@
-"""What a JetStream stream's config becomes here, and what of it has no equal."""
+"""Translates a JetStream stream's config to a stream config, and lists settings without an equivalent."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from penstock.base.subjects import begins_with_wildcard
 from penstock.base.units import format_bytes
 
 ORIGIN = "penstock.subject"
-"""In the metadata of a stream of JetStream that has given its subject to Penstock: which one that was."""
+"""Metadata key of a JetStream stream after the cut-over: its original subject."""
 
 _NS_OF_MS = 1_000_000
 _NO_EQUAL = {
-    "mirror": "a mirror goes on copying there, and not here",
-    "sources": "its sources go on being copied there, and not here",
-    "republish": "what it republishes `penstock relay` can",
-    "subject_transform": "subjects are kept as it has stored them",
+    "mirror": "the mirror continues in JetStream, not here",
+    "sources": "the sources are still copied in JetStream, not here",
+    "republish": "`penstock relay` can do that",
+    "subject_transform": "subjects are kept as JetStream stored them",
 }
 
 
 class Mapped(NamedTuple):
-    """A config here. `notes` say what has no equal."""
+    """A translated config; `notes` describe settings without an equivalent."""
 
     name: str
     subject: str
@@ -32,29 +32,29 @@ class Mapped(NamedTuple):
     notes: tuple[str, ...]
 
     def config(self) -> StreamConfig:
-        """InvalidConfig with every mistake."""
+        """Return the stream config. Raise InvalidConfig with every mistake."""
         from penstock.client.checks import stream_config
 
         return stream_config({"name": self.name, "subject": self.subject, **self.fields})
 
 
 def subject_aside(source: str) -> str:
-    """What a stream of JetStream stores that has given its subject to Penstock: nothing that anybody publishes."""
+    """Return the subject of a JetStream stream after the cut-over, on which no client publishes."""
     return f"_moved_to_penstock.{source}"
 
 
 def is_aside(config: Mapping[str, Any]) -> bool:
-    """Whether it has given its subject to Penstock."""
+    """True if the stream's subject is the one after a cut-over."""
     return config.get("subjects") == [subject_aside(config["name"])]
 
 
 def origin_of(config: Mapping[str, Any]) -> str | None:
-    """The subject that it had before it gave it away; None: nobody noted it."""
+    """Return the original subject before the cut-over; None if it is not recorded."""
     return (config.get("metadata") or {}).get(ORIGIN) or None
 
 
 def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replicas: int | None, brokers: int) -> Mapped:
-    """What `config`, as JetStream tells it, becomes. InvalidConfig: it has several subjects, and none was chosen."""
+    """Translate JetStream's `config`. Raise InvalidConfig if it has not one subject and the caller chose none."""
     from penstock.client.errors import InvalidConfig
 
     subjects = list(config.get("subjects") or [])
@@ -75,7 +75,7 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
         fields["acks"] = Acks.NEVER
     elif begins_with_wildcard(chosen):
         fields["acks"] = Acks.NEVER
-        notes.append(f"{chosen} begins with a wildcard, so nothing is acked here: acks would answer others' requests")
+        notes.append(f"{chosen} begins with a wildcard, so acks are off: they would answer requests of other services")
     return Mapped(name, chosen, fields, tuple(notes))
 
 
@@ -96,15 +96,15 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     fields["allow_rollup"] = bool(config.get("allow_rollup_hdrs"))
     fields["allow_message_ttl"] = bool(config.get("allow_msg_ttl"))
     if (retention := config.get("retention", "limits")) != "limits":
-        notes.append(f"JetStream's retention is {retention}: here messages stay until a limit takes them")
+        notes.append(f"JetStream's retention is {retention}: here messages stay until a limit removes them")
     if int(config.get("max_msgs_per_subject") or -1) > 0:
         count = config["max_msgs_per_subject"]
         notes.append(f"JetStream keeps {count} of each subject; the nearest here is --compact, by key")
     if config.get("discard") == "new":
-        notes.append("JetStream refuses new messages when it is full; here the oldest ones go")
+        notes.append("JetStream rejects new messages when the stream is full; here the oldest are deleted")
     if "max_bytes" in fields:
         size_text = format_bytes(fields["max_bytes"])
         notes.append(
-            f"max_bytes is {size_text} here, too, of batches as they lie on the disk, which may be fewer messages"
+            f"max_bytes is {size_text} here, too, but of batches on the disk, which may be fewer messages"
         )
     return fields

@@ -1,7 +1,7 @@
-"""`penstock keys`: make keys for encrypted streams, show which are in use, and change to another one.
+"""`penstock keys`: make keys for encrypted streams, list the keys in use, and rotate to another one.
 
-Rules: a key is printed once, when it is made, and never again. What is in use is looked up in the files of a data
-directory, with or without its broker; `rewrap` changes the headers of files and nothing else, also beside a broker.
+Rules: a key is printed once, when it is made. The keys in use are read from the files of a data directory, with or
+without a running broker; `rewrap` changes only the headers of files, also while the broker runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KeysFile = Annotated[
         metavar="FILE",
         envvar=_FILE_VARIABLE,
         show_envvar=False,
-        help=f"The keys of encrypted streams, as the broker has them.  Default: {_FILE_VARIABLE}, or {_KEYS_VARIABLE}.",
+        help=f"The broker's keys for encrypted streams.  Default: {_FILE_VARIABLE}, or {_KEYS_VARIABLE}.",
     ),
 ]
 DataDirs = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Data directories.")]
@@ -52,12 +52,12 @@ DataDirs = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Data dir
 app = typer.Typer(
     name="keys",
     cls=Group,
-    help="Make keys for encrypted streams, see which are in use, change to another one.",
+    help="Make keys for encrypted streams, list the keys in use, and rotate to another one.",
     epilog=examples(
         "# the first key: the broker takes it from there, or from PENSTOCK_ENCRYPTION_KEYS",
         "penstock keys new --file penstock.keys",
         "penstock serve --encryption-keys-file penstock.keys",
-        "# which files take which key",
+        "# which files use which key",
         "penstock keys list penstock-data",
     ),
     no_args_is_help=True,
@@ -66,17 +66,17 @@ app = typer.Typer(
 
 @contextmanager
 def needed() -> Iterator[None]:
-    """OperationalError where what is imported in it needs the extra, and that is not there."""
+    """Raise OperationalError if an import in the block fails because the extra `encryption` is not installed."""
     try:
         yield
     except ImportError:
         raise OperationalError(
-            f"Penstock was installed without what encrypts: {how_to_install('encryption')}"
+            f"Penstock was installed without encryption: {how_to_install('encryption')}"
         ) from None
 
 
 def keys_of(file: Path | None) -> EncryptionKeys | None:
-    """What that file holds, else the environment; None: there is nothing. OSError, ValueError."""
+    """Return the keys in `file`, else in the environment; None if neither is given. Raise OSError or ValueError."""
     from penstock.vfs.keys import parse_keys
     from penstock.vfs.real import read_whole
 
@@ -87,9 +87,9 @@ def keys_of(file: Path | None) -> EncryptionKeys | None:
 
 
 def opened(folder: Path, keys: EncryptionKeys | None, *, may_be_plain: bool) -> Vfs:
-    """The files of a folder, for whoever only reads; what is encrypted as it is without that.
+    """Return a Vfs to read a folder; it decrypts encrypted files.
 
-    `may_be_plain`: what is not encrypted is read, too; else it is damaged.
+    If not `may_be_plain`, a file with messages that is not encrypted counts as corrupt.
     """
     from penstock.commitlog.files import holds_messages
     from penstock.vfs.real import RealVfs
@@ -107,7 +107,7 @@ def opened(folder: Path, keys: EncryptionKeys | None, *, may_be_plain: bool) -> 
     "new",
     cls=Command,
     epilog=examples(
-        "# a file of keys; again: a new first key in it, before the others",
+        "# make a key file; run again, it adds a new first key",
         "penstock keys new --file penstock.keys",
         "# for PENSTOCK_ENCRYPTION_KEYS, or a store of secrets",
         "penstock keys new",
@@ -117,22 +117,22 @@ def opened(folder: Path, keys: EncryptionKeys | None, *, may_be_plain: bool) -> 
 def new(
     key_id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Its id, which is no secret.  Default: the date and four digits."),
+        typer.Argument(metavar="[ID]", help="Its id, which is not secret.  Default: the date and four digits."),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
             "--file",
             metavar="FILE",
-            help="Put it first into this file; one that is not there is made for this user alone.  Default: print it.",
+            help="Put it first into this file; a new file gets mode 0600.  Default: print it.",
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Make a key. Of several in a file of keys the first is the one that new files take.
+    """Make a key. If a key file has several, new files use the first.
 
-    Keep the file for the broker's user alone, and a copy of it where the data is not: what is encrypted with a key that
-    is lost is lost.
+    Only the broker's user should be able to read the key file. Keep a copy of it away from the data: without the key,
+    encrypted data is lost.
     """
     from penstock.vfs.keys import new_key_line
 
@@ -147,7 +147,7 @@ def new(
 
 
 def _put_first(file: Path, line: str) -> None:
-    """Into a file of keys; whoever reads it meanwhile finds it as it was, or with the line."""
+    """Insert the line at the start of a key file; atomic for concurrent readers."""
     from penstock.vfs.keys import parse_keys
     from penstock.vfs.real import read_whole, sync_folder_if_possible
 
@@ -156,8 +156,8 @@ def _put_first(file: Path, line: str) -> None:
     except FileNotFoundError:
         before, owner = "", None
     content = f"{line}\n{before}"
-    parse_keys(content)  # the id may be there already
-    beside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.new")  # one that was left is in nobody's way
+    parse_keys(content)  # rejects an id that exists
+    beside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.new")  # random, so that a leftover does not collide
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as opened_file:
         if owner is not None:
             _give(opened_file.fileno(), owner, file)
@@ -165,18 +165,18 @@ def _put_first(file: Path, line: str) -> None:
         opened_file.flush()
         os.fsync(opened_file.fileno())
     beside.replace(file)
-    # The broker may encrypt with it at once: its name may not go with a power loss.
+    # The broker may encrypt with the key at once, so the rename must survive a power loss.
     sync_folder_if_possible(file.parent)
 
 
 def _give(number: int, owner: os.stat_result, file: Path) -> None:
-    """Have the new file belong to whom the old one did, with the same mode."""
+    """Give the new file the owner and mode of the old one."""
     made = os.fstat(number)
     if (made.st_uid, made.st_gid) != (owner.st_uid, owner.st_gid):
         try:
             os.fchown(number, owner.st_uid, owner.st_gid)
-        except PermissionError:  # with that mode, it might be open to others than it was
-            say_note(f"warning: {file} is this user's now, and was another one's: see that the broker can read it")
+        except PermissionError:  # keep 0600: the old mode could open it to the wrong group
+            say_note(f"warning: {file} now belongs to this user, and not to its former owner: let the broker read it")
             return
     os.fchmod(number, stat.S_IMODE(owner.st_mode))
 
@@ -184,7 +184,7 @@ def _give(number: int, owner: os.stat_result, file: Path) -> None:
 @app.command("list", cls=Command, epilog=examples("penstock keys list penstock-data"))
 @clearly
 def list_keys(data_dirs: DataDirs, as_json: Json = False, debug: Debug = False) -> None:
-    """Show which keys the files of a data directory take, stream by stream. No key is needed for that."""
+    """Show which keys the files of a data directory use, by stream. This needs no key."""
     from penstock.vfs.real import RealVfs
 
     with needed():
@@ -198,7 +198,7 @@ def list_keys(data_dirs: DataDirs, as_json: Json = False, debug: Debug = False) 
                 ids = key_ids(vfs, path) or (_NOT_ENCRYPTED,)
                 size = (data_dir / path).stat().st_size
             except FileNotFoundError:
-                continue  # the broker was quicker
+                continue  # the broker deleted it meanwhile
             for key_id in ids:
                 used[stream, key_id] += 1
                 size_bytes[stream, key_id] += size
@@ -217,7 +217,7 @@ def list_keys(data_dirs: DataDirs, as_json: Json = False, debug: Debug = False) 
     "rewrap",
     cls=Command,
     epilog=examples(
-        "# a new key before the old one; then the broker is told",
+        "# add a new key before the old one; then let the broker reload",
         "penstock keys new --file penstock.keys",
         "kill -HUP $(cat penstock-data/LOCK)",
         "penstock keys rewrap penstock-data --encryption-keys-file penstock.keys",
@@ -225,10 +225,10 @@ def list_keys(data_dirs: DataDirs, as_json: Json = False, debug: Debug = False) 
 )
 @clearly
 def rewrap(data_dirs: DataDirs, keys_file: KeysFile = None, debug: Debug = False) -> None:
-    """Have every file of a data directory take the first key; then the others can go.
+    """Change every file of a data directory to the first key; then the other keys can be removed.
 
-    What is stored is not written anew: only the key of each file, which is wrapped with the first one. A broker may run
-    meanwhile, once it has that key (SIGHUP, or a restart). A crash leaves every file with the old key or the new one.
+    The data is not rewritten, only the key in each file's header, which the first key then wraps. A broker may run
+    meanwhile, once it has that key (SIGHUP, or a restart). After a crash every file has either the old or the new key.
     """
     from penstock.vfs.keys import KeyMissingError
     from penstock.vfs.real import RealVfs
@@ -245,17 +245,20 @@ def rewrap(data_dirs: DataDirs, keys_file: KeysFile = None, debug: Debug = False
             try:
                 done += rewrap_file(vfs, path, keys, os.urandom)
             except FileNotFoundError:
-                continue  # the broker was quicker
+                continue  # the broker deleted it meanwhile
             except KeyMissingError as error:
                 missing.append(f"{data_dir / path}: {error.strerror}")
     say(f"{output.counted(done, 'file')} changed to the key {keys.current_id}", err=True)
     if missing:
-        say_error("\n".join((f"{output.counted(len(missing), 'file')} stayed as they were:", *missing)))
+        say_error("\n".join((f"{output.counted(len(missing), 'file')} not changed:", *missing)))
         raise typer.Exit(FAILED)
 
 
 def _secret_files(vfs: Vfs, data_dir: Path) -> Iterator[tuple[str, str]]:
-    """Every file that may hold messages: the stream that it is of, and its path. ValueError: there is no stream."""
+    """Yield (stream's folder, path) of every file that may hold messages.
+
+    Raise ValueError if it is not a data directory with streams.
+    """
     from penstock.commitlog.files import holds_messages
 
     if not (data_dir / _FOLDERS[0]).is_dir():

@@ -1,7 +1,7 @@
-"""Which streams a data directory knows, without a broker: what its Raft log adds up to.
+"""Reads the stream configs of a data directory without a broker, from its Raft snapshot and log.
 
-Rules: nothing is changed. All of the log counts: which entry was committed last is noted with a later one only, so that
-a broker that stops does not say it of the last ones.
+Rules: it writes nothing. All log entries count, committed or not: the commit index is stored only with a later entry,
+so it is not on disk for the last entries before a stop.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SNAPSHOT = "snapshot"
 
 
 class EncryptedStreams:
-    """Which logs are to be encrypted; each data directory is asked once."""
+    """Knows which streams are encrypted; reads each data directory once."""
 
     def __init__(self) -> None:
         self._known: dict[Path, dict[int, StreamConfig]] = {}
 
     def holds(self, log_folder: Path) -> bool:
-        """Whether all of that log is to be encrypted: as its data directory says, else if any segment there is."""
+        """True if the log must be encrypted: by its stream's config if known, else if any segment is."""
         folder = log_folder.resolve()
         stream_id = folder.parent.name.partition("-")[0]
         if folder.parent.parent.name == _STREAMS and stream_id.isdecimal():
@@ -44,7 +44,7 @@ class EncryptedStreams:
         if data_dir not in self._known:
             try:
                 self._known[data_dir] = stream_configs(data_dir / "raft")
-            except (OSError, PenstockError, msgspec.DecodeError):  # who needs the configs themselves says so
+            except (OSError, PenstockError, msgspec.DecodeError):  # callers that need the configs report it themselves
                 self._known[data_dir] = {}
         return self._known[data_dir]
 
@@ -60,7 +60,7 @@ def _is_encrypted(folder: Path, name: str) -> bool:
 
 
 def stream_configs(raft_folder: Path) -> dict[int, StreamConfig]:
-    """The config of each stream by its id. OSError; CorruptionError, RemoteError where a file cannot be read."""
+    """Return the config of each stream by its id. Raise OSError, or CorruptionError or RemoteError for invalid files."""
     return {int(stream_id): state.config for stream_id, state in _image(raft_folder).streams.items()}
 
 
@@ -88,7 +88,7 @@ def _content(path: Path) -> bytes:
 
 
 def _commands(path: Path) -> dict[int, bytes]:
-    """The commands in a log, by index: a later record of an index takes the place of what was from there on."""
+    """Return the commands in a log by index; a repeated index overwrites the entries from there on (Raft truncation)."""
     from penstock.raft.records import decode_record, read_records
     from penstock.raft.values import Entry, EntryKind
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/metrics.md from the tables of metrics."""
+"""Generates docs/reference/metrics.md from the tables of metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Up to {METRIC_GROUP_OFFSETS_MAX:,} offsets of groups are told one by one, and be
 
 
 def metrics_reference() -> str:
-    """The text of docs/reference/metrics.md."""
+    """Return the text of docs/reference/metrics.md."""
     parts = [_HEAD, _MADE, "\n## Of the streams and the cluster\n\n", _table(OF_NODE)]
     parts += ["\n## Of the broker\n\n", _table(OF_BROKER)]
     return "".join(parts)
