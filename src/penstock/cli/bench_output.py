@@ -41,7 +41,10 @@ def command_line() -> str:
 
 @contextmanager
 def steps(total: int, tables: Console) -> Iterator[Step]:
-    """A bar over all measurements below the tables, or on stderr where these go elsewhere; none without a terminal."""
+    """Show a progress bar below the tables, or on stderr if stdout is no terminal; yield the function that advances it.
+
+    Without a terminal no bar is shown.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -51,7 +54,7 @@ def steps(total: int, tables: Console) -> Iterator[Step]:
         TimeRemainingColumn,
     )
 
-    # On the console of the tables, which then moves the bar down for them; another one would write through it.
+    # The same console as the tables, so that Rich moves the bar below them; a second console would overwrite it.
     shown = tables if tables.is_terminal else output.console(stderr=True)
     columns = (
         BarColumn(),

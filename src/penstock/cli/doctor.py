@@ -168,9 +168,9 @@ def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInf
     from penstock.doctor.permissions import judge_permissions
 
     if at is None:
-        return [unknown("NATS permissions", "the broker does not say where NATS is", "say it with --nats")]
+        return [unknown("NATS permissions", "the broker does not report the address of NATS", "give it with --nats")]
 
-    # That somebody is not let in is a finding here, and no trouble of a link.
+    # A rejected login is a finding here, so the link must not log it as a failure.
     logging.getLogger("penstock.nats").setLevel(logging.CRITICAL)
 
     async def judge() -> list[Finding]:

@@ -119,19 +119,19 @@ def import_stream(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Bring a JetStream stream into a stream of Penstock, with its sequences, times, subjects and headers.
+    """Import a JetStream stream into a stream of Penstock, with its sequences, times, subjects and headers.
 
-    The message with JetStream's sequence 42 gets offset 41, so that its PubAck says 42 here, too; what was deleted
-    there is missing here. The stream is made with what JetStream's config says, and is paused: nobody listens for it.
+    The message with JetStream's sequence 42 gets offset 41, which a PubAck reports as 42; deleted messages leave gaps.
+    The stream is created with the settings of JetStream's stream, and paused: no broker subscribes for it.
 
-    A Nats-TTL or a Nats-Rollup that the stream does not allow comes along without an effect, as there. Before a message
-    that the stream here cannot hold, the command stops and names it; see --skip-unstorable.
+    A Nats-TTL or Nats-Rollup header that the stream does not allow is copied without an effect, as in JetStream. The
+    command stops before a message that the stream cannot hold, and names it; see --skip-unstorable.
 
-    It can be interrupted at any time, and run again: it goes on where the stream here ends; nothing comes twice. Run
-    it while JetStream is used, as often as you like; each time brings what has come since.
+    You can interrupt it at any time and run it again: it continues at the end of the stream and copies nothing twice.
+    Run it while JetStream is in use, as often as you like; each run adds new messages.
 
-    --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the stream here is resumed.
-    Publishers that wait for acks and try again lose nothing. Without it, `penstock stream resume` is the last step.
+    --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the new stream is resumed.
+    Publishers that wait for acks and retry lose nothing. Without it, `penstock stream resume` is the last step.
     """
     urls, options = urls_of(nats), login_of(nats_creds) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
     course = _Course()

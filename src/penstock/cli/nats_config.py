@@ -1,4 +1,4 @@
-"""`penstock nats-config`: the subject mapping that has nats-server find the partition of each message."""
+"""`penstock nats-config`: prints a subject mapping that lets nats-server choose each message's partition."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "penstock stream create orders 'orders.*' --partitions 4 --partition-by mapped",
     "penstock nats-config orders > mappings.conf",
-    "# nats-server takes one such block: name all streams at once",
+    "# nats-server uses only one such block: name all streams at once",
     "penstock nats-config orders payments > mappings.conf",
 )
-_WEIGHTS_MAX = 100  # nats-server counts in whole percents
+_WEIGHTS_MAX = 100  # nats-server's weights are whole percents
 
 
 @clearly
@@ -44,7 +44,7 @@ def nats_config(
 
     Each message then goes only to the leader of its partition. On a subject with wildcards nats-server hashes the
     tokens at the wildcards: messages with the same tokens are in the same partition, in order. On a subject without
-    wildcards it chooses by chance, and the messages of a key are in no order.
+    wildcards it chooses at random, and the messages of a key are not ordered.
 
     The streams must be made with --partition-by mapped; or with publisher, on a subject without wildcards.
 
@@ -58,7 +58,7 @@ def nats_config(
 
 
 def mapping(*configs: StreamConfig) -> str:
-    """The text for nats-server.conf. ValueError: nats-server cannot find one of these streams' partitions."""
+    """Return the text for nats-server.conf. Raise ValueError if nats-server cannot choose a stream's partitions."""
     lines = [line for config in configs for line in _lines(config)]
     return "\n".join(["mappings: {", *lines, "}"])
 
@@ -68,15 +68,15 @@ def _lines(config: StreamConfig) -> list[str]:
     if config.partitions == 1:
         raise ValueError(f"stream {config.name} has one partition: there is nothing to map")
     if not split.has_subjects:
-        text = f"stream {config.name} is made with --partition-by {config.partition_by}: its leaders find the partition"
-        how = "nats-server knows no keys and no ranges" if split.how in _UNKNOWN else _twin(config)
+        text = f"stream {config.name} has --partition-by {config.partition_by}: its leaders choose the partition"
+        how = "nats-server does not know keys and ranges" if split.how in _UNKNOWN else _twin(config)
         raise ValueError(f"{text}; {how}")
     targets = [config.subject_of(number) for number in range(config.partitions)]
     if is_wildcard(config.subject):
         return [f'  "{config.subject}": "{_by_tokens(config)}"']
     if len(targets) > _WEIGHTS_MAX:
-        raise ValueError(f"nats-server parts by whole percents: not into {len(targets)} partitions by chance")
-    lines = [f"  # {config.name}: by chance, so the messages of a key are in no order", f'  "{config.subject}": [']
+        raise ValueError(f"nats-server's weights are whole percents: {len(targets)} partitions are more than 100")
+    lines = [f"  # {config.name}: at random, so the messages of a key are not ordered", f'  "{config.subject}": [']
     base, more = divmod(100, len(targets))
     for number, target in enumerate(targets):
         lines.append(f"    {{ destination: {target}, weight: {base + (number < more)}% }}")
@@ -88,7 +88,7 @@ _UNKNOWN = (PartitionBy.KEY, PartitionBy.RANGE)
 
 def _twin(config: StreamConfig) -> str:
     asked = f"penstock stream create NAME '{config.subject}' --partitions {config.partitions} --partition-by mapped"
-    return f"a stream that nats-server parts is another one: {asked}"
+    return f"a mapping by nats-server needs a new stream: {asked}"
 
 
 def _by_tokens(config: StreamConfig) -> str:

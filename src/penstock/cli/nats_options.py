@@ -1,6 +1,6 @@
-"""`--nats`, `--nats-creds` and `--nats-tls-…` of commands that speak NATS themselves: where, as whom, with which files.
+"""`--nats`, `--nats-creds` and `--nats-tls-…`: options of commands that connect to NATS themselves.
 
-A password in a URL stands in the list of processes, and in the shell's history; so a file can hold any way to log in.
+A password in a URL is visible in the process list and the shell's history, so a file can hold any kind of login.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NatsCreds = Annotated[
     typer.Option(
         "--nats-creds",
         metavar="FILE",
-        help="As whom: NATS credentials (.creds), an nkey seed, or one line with USER:PASSWORD or a token.",
+        help="Login file: NATS credentials (.creds), an nkey seed, or one line with USER:PASSWORD or a token.",
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
@@ -29,14 +29,14 @@ NatsTlsCa = Annotated[
     typer.Option(
         "--nats-tls-ca",
         metavar="FILE",
-        help="Certificates (PEM) that NATS is checked against.",
+        help="Authorities (PEM) to check the certificate of NATS against.",
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
 NatsTlsCert = Annotated[
     Path | None,
     typer.Option(
-        "--nats-tls-cert", metavar="FILE", help="Our certificate (PEM) for NATS.", rich_help_panel=CONNECTION_PANEL
+        "--nats-tls-cert", metavar="FILE", help="Certificate (PEM) to show to NATS.", rich_help_panel=CONNECTION_PANEL
     ),
 ]
 NatsTlsKey = Annotated[
@@ -48,12 +48,12 @@ _SCHEMES = ("nats", "tls", "ws", "wss")
 
 
 def nats_option(meaning: str) -> Any:
-    """`--nats`, which means that."""
+    """Return the option `--nats` with the help text `meaning`."""
     return typer.Option("--nats", metavar="URL[,…]", help=meaning, rich_help_panel=CONNECTION_PANEL)
 
 
 def urls_of(nats: str | None) -> list[str] | None:
-    """The servers of `--nats`; None, also for an empty text: the broker says it. ValueError."""
+    """Return the URLs of `--nats`; None if empty or not given: use those that the broker reports. Raise ValueError."""
     urls = nats_urls(nats) if nats else None
     for url in urls or ():
         scheme, separator, _ = url.partition("://")
@@ -64,11 +64,11 @@ def urls_of(nats: str | None) -> list[str] | None:
 
 
 def tls_of(ca: Path | None, cert: Path | None, key: Path | None) -> dict[str, Any]:
-    """What `nats.connect` takes for `--nats-tls-…`: then TLS is asked for. ConfigError: a file cannot be used."""
+    """Return the options of `nats.connect` for `--nats-tls-…`. Raise ConfigError if a file cannot be used."""
     from penstock.base.errors import ConfigError
     from penstock.broker.nats_credentials import TlsFiles
 
-    if (secret := key or cert) is not None and secret.is_file():  # without a key of its own the file has both
+    if (secret := key or cert) is not None and secret.is_file():  # without --nats-tls-key the file holds both
         check_private(secret, os.environ)
     files = TlsFiles(ca, cert, key)
     if mistakes := files.mistakes():
@@ -77,7 +77,7 @@ def tls_of(ca: Path | None, cert: Path | None, key: Path | None) -> dict[str, An
 
 
 def login_of(file: Path | None) -> dict[str, str]:
-    """What `nats.connect` takes for `--nats-creds`. ValueError: the file holds nothing to log in with."""
+    """Return the options of `nats.connect` for `--nats-creds`. Raise ValueError if the file holds no login."""
     if file is None:
         return {}
     from penstock.broker.nats_credentials import read_credentials

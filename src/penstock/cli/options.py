@@ -1,4 +1,4 @@
-"""Options that several commands share, and commands whose options come from a table."""
+"""Options shared by several commands, and support for commands whose options come from a table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
 _SERVER_HELP = (
-    "A broker, or several of a cluster; tls:// before it: through TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
+    "A broker, or several of a cluster; tls:// before it: use TLS.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
 )
 
 
 class Globals(NamedTuple):
-    """What was given before the command's name."""
+    """Options given before the command's name."""
 
     server: str | None = None
 
@@ -37,7 +37,7 @@ def _debug(value: bool) -> bool:
 
 
 def seconds_of(text: str) -> float:
-    """A time-out that was given, in seconds."""
+    """Return the value of `--timeout` in seconds. Raise BadParameter."""
     try:
         seconds = parse_duration_us(text) / 1e6
     except ValueError as error:
@@ -64,8 +64,8 @@ ReadFromOption = Annotated[
     typer.Option(
         "--read-from",
         metavar="leader|any|nearest|followers",
-        help="Which replicas to read from: the leader; any that is in sync or observes; the nearest of them, on the "
-        "rack of --rack; or any but the leader.",
+        help="Which replicas to read from: the leader; any in sync, or an observer; the nearest of them, in the rack "
+        "of --rack; or any but the leader.",
     ),
 ]
 MaxStaleness = Annotated[
@@ -73,11 +73,11 @@ MaxStaleness = Annotated[
     typer.Option(
         "--max-staleness",
         metavar="DURATION",
-        help="Not from a replica that may lack what was committed so long ago; 'none': from any.",
+        help="Do not read from a replica that may lack messages committed longer ago than this; 'none': no limit.",
     ),
 ]
 RackOption = Annotated[
-    str | None, typer.Option("--rack", metavar="NAME", help="Where this runs, for --read-from nearest.")
+    str | None, typer.Option("--rack", metavar="NAME", help="The rack of this client, for --read-from nearest.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
@@ -86,7 +86,7 @@ DEFAULT_TIMEOUT = "10s"
 
 
 def reads_from(which: str, max_staleness: str, rack: str | None) -> dict[str, Any]:
-    """What `connected` takes for these options."""
+    """Return these options as arguments of `connected`. Raise BadParameter."""
     from penstock.cli.stream_fields import UNLIMITED
     from penstock.client.read_from import ReadFrom
 
@@ -104,7 +104,7 @@ def reads_from(which: str, max_staleness: str, rack: str | None) -> dict[str, An
 
 @contextmanager
 def connected(ctx: typer.Context, server: str | None, timeout: str, **options: Any) -> Iterator[tuple[Client, float]]:
-    """A client of the broker that was named, and the time-out in seconds."""
+    """Connect to the broker of `--server`; yield the client and the time-out in seconds."""
     from penstock.client import blocking
     from penstock.client.errors import StreamNotFound
 
@@ -121,7 +121,7 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
 
 
 def _similar(client: Client, name: str) -> list[str]:
-    """What may have been meant; nothing if there is nothing like it, or nobody answers."""
+    """Return a suggestion of streams with similar names; empty if there are none or the broker does not answer."""
     from penstock.base.errors import PenstockError
 
     known: list[str] = []
@@ -139,20 +139,20 @@ StreamArgument = Annotated[
 
 
 def examples(*lines: str) -> str:
-    """An epilog with commands to copy; a line that begins with `#` explains the next one."""
+    """Return an epilog with example commands; a line that begins with `#` explains the next one."""
     marked = (("dim", line) if line.startswith("#") else ("cyan", f"$ {line}") for line in lines)
     shown = (f"[{style}]{escape(line)}[/{style}]" for style, line in marked)
-    # Typer joins lines that are not parted by an empty one.
+    # Typer joins lines unless an empty line separates them.
     return "\n\n".join(("[bold]Examples[/bold]", *shown))
 
 
 def escape(text: str) -> str:
-    """`text` as it is, where Rich would read markup."""
+    """Return `text` with Rich markup escaped."""
     return text.replace("[", "\\[")
 
 
 def with_options(command: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """`command`, which takes `**options`, with `parameters` in their place: Typer reads them from the signature."""
+    """Replace `**options` in the signature of `command` by `parameters`, which Typer reads from there."""
     own = inspect.signature(command, eval_str=True)
     kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     together = [*kept, *parameters]
@@ -164,7 +164,7 @@ def with_options(command: Callable[..., Any], parameters: Iterable[inspect.Param
 def text_option(
     name: str, *, flag: str, metavar: str, meaning: str, panel: str | None = None, hidden: bool = False
 ) -> inspect.Parameter:
-    """A parameter for an option that takes text, None when it is not given."""
+    """Return a parameter for an option that takes text; None if it is not given."""
     option = typer.Option(
         flag, metavar=metavar, help=escape(meaning), rich_help_panel=panel, show_default=False, hidden=hidden
     )
@@ -174,7 +174,7 @@ def text_option(
 
 
 def switch(name: str, *, flag: str, meaning: str, panel: str | None = None) -> inspect.Parameter:
-    """A parameter for an option without a value: True, or None when it is not given."""
+    """Return a parameter for an option without a value: True, or None if it is not given."""
     option = typer.Option(flag, help=escape(meaning), rich_help_panel=panel, show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[bool | None, option]

@@ -1,6 +1,6 @@
 """`penstock pipeline …`: jobs on Spark, from streams to lakes and back.
 
-Each command is in a module of its own, which has the function and its EXAMPLES; here they get their names.
+Each command has a module with its function and its EXAMPLES; this module registers them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from penstock.cli.options import examples
 app = typer.Typer(
     cls=Group,
     help="Run jobs on Spark, from streams to lakes and back: on this machine, or with --master on a cluster.\n\n"
-    "They need PySpark and a Java: `pip install '.\\[spark,java]'` in Penstock's folder. A job that was stopped, or "
-    "killed, goes on where it was when it is started again, and does nothing twice.",
+    "They need PySpark and a Java: `pip install '.\\[spark,java]'` in Penstock's folder. A job that was stopped or "
+    "killed continues where it was when it is started again, and writes nothing twice.",
     epilog=examples(
-        "# all that is there now, as Parquet files by day",
+        "# all messages so far, as Parquet files by day",
         "penstock pipeline archive orders --to lake",
-        "# and what comes, until Ctrl-C",
+        "# and new messages, until Ctrl-C",
         "penstock pipeline archive orders --to lake --continuous",
         "# the latest message of each key, as a Delta table",
         "penstock pipeline table prices --to tables/prices",
-        "# from the lake into a stream again",
+        "# from the lake back into a stream",
         "penstock pipeline replay lake --to orders-again --subject orders.again",
         "# a function of your own, from DataFrame to DataFrame",
         "penstock pipeline run mine.py:totals --from orders --to tables/totals",
-        "# is it equal to the log?",
+        "# is the archive equal to the log?",
         "penstock pipeline audit orders --against lake",
     ),
     no_args_is_help=True,

@@ -1,4 +1,4 @@
-"""`penstock pipeline archive`: log → lake."""
+"""`penstock pipeline archive`: copies a stream into a lake."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from penstock.cli.pipeline_progress import progress
 from penstock.cli.spark_session import spark_session
 
 EXAMPLES = examples(
-    "# all that is there now",
+    "# all messages so far",
     "penstock pipeline archive orders --to lake",
-    "# what comes, a batch each 5 minutes",
+    "# and new messages, a batch each 5 minutes",
     "penstock pipeline archive orders --to lake --continuous --trigger 5m",
-    "# values as columns, too",
+    "# also decode values to columns",
     "penstock pipeline archive orders --to lake --decode json",
-    "# on a cluster whose workers see the folder, too",
+    "# on a cluster whose workers can reach the folder, too",
     "penstock pipeline archive orders --to /mnt/lake --master spark://spark:7077",
 )
 
@@ -50,13 +50,13 @@ def _formats(partly: str) -> list[str]:
 def archive(
     ctx: typer.Context,
     stream: StreamArgument,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake's folder, which the workers see, too.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake's folder, which the workers can reach, too.")],
     format: Annotated[  # noqa: A002
         str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.", autocompletion=_formats)
     ] = "parquet",
     decode: Annotated[
         str,
-        typer.Option("--decode", metavar="json|avro", help="Add the column data, to which values are decoded."),
+        typer.Option("--decode", metavar="json|avro", help="Decode values into the additional column data."),
     ] = "",
     schema: Annotated[
         Path | None,
@@ -65,7 +65,8 @@ def archive(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Of the values: DDL for JSON, or an Avro schema.  Default, JSON: as the first messages are.",
+            help="Schema of the values: DDL for JSON, or an Avro schema.  Default for JSON: inferred from the first "
+            "messages.",
         ),
     ] = None,
     once: Once = True,
@@ -77,24 +78,26 @@ def archive(
             "--min-batch",
             metavar="ROWS",
             min=1,
-            help="With --continuous: wait for so many messages, so that files are not too small.",
+            help="With --continuous: wait for this many messages, so that files are not too small.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = 10_000,
     max_delay: Annotated[
         str,
-        typer.Option("--max-delay", metavar="DURATION", help="But no longer than that.", rich_help_panel=RUN_PANEL),
+        typer.Option(
+            "--max-delay", metavar="DURATION", help="Longest wait for --min-batch.", rich_help_panel=RUN_PANEL
+        ),
     ] = "5m",
     file_size: Annotated[
         str,
-        typer.Option("--file-size", metavar="SIZE", help="Files are not much larger.", rich_help_panel=RUN_PANEL),
+        typer.Option("--file-size", metavar="SIZE", help="Approximate largest file.", rich_help_panel=RUN_PANEL),
     ] = "128MiB",
     name: Annotated[
         str,
         typer.Option(
             "--name",
             metavar="NAME",
-            help="The group `archive-NAME` shows how far it is.  Default: the folder's name and an id.",
+            help="The group `archive-NAME` shows its progress.  Default: the folder's name and an id.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = "",
@@ -107,9 +110,9 @@ def archive(
 ) -> None:
     """Copy a stream, or several, into Parquet files by day, each message once.
 
-    STREAM is a name, several with commas between, or a pattern as 'orders-*'. Any reader of Parquet files sees each
-    message once, with its offset and partition; as delta or iceberg it is a table of that format, too. A run goes on
-    where the last one ended, however that came about; two of the same folder at the same time do not mix.
+    STREAM is a name, several with commas between, or a pattern such as 'orders-*'. Any reader of Parquet files sees
+    each message once, with its offset and partition; as delta or iceberg it is a table of that format, too. A run
+    continues where the last one ended, even if that was killed; two concurrent runs on the same folder are safe.
 
     With --decode the struct [bold]data[/bold] is beside what was published. What cannot be decoded is in a table of its
     own, in _rejects, with the reason; nothing stops for it, and each batch and the end say how many values it were. The

@@ -1,4 +1,4 @@
-"""`penstock pipeline audit`: what passed, and whether an archive is equal to the log."""
+"""`penstock pipeline audit`: counts messages, finds gaps and duplicates, and compares an archive with the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.spark.auditing import Audit
 
 EXAMPLES = examples(
-    "# what passed, by subject",
+    "# count messages by subject",
     "penstock pipeline audit orders",
     "penstock pipeline audit --subject 'orders.eu.>' --from 2026-11-20T10:00:00Z --by key",
     "# is the archive equal to the log?",
@@ -39,10 +39,10 @@ def audit(
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option("--subject", metavar="SUBJECT", help="Only messages on it; without STREAM: of all that store it."),
+        typer.Option("--subject", metavar="SUBJECT", help="Only messages on it; without STREAM: of all its streams."),
     ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="PLACE", help="earliest, or a time as 2026-11-20T10:00:00Z.")
+        str, typer.Option("--from", metavar="PLACE", help="earliest, or a time such as 2026-11-20T10:00:00Z.")
     ] = "earliest",
     end: Annotated[str, typer.Option("--to", metavar="PLACE", help="latest, or a time: end before it.")] = "latest",
     by: Annotated[str, typer.Option("--by", metavar="COLUMN", help="Count by subject, or by key.")] = "subject",
@@ -51,7 +51,7 @@ def audit(
         str | None, typer.Option("--against", metavar="DIR", help="Compare with this archive, offset by offset.")
     ] = None,
     range_rows: Annotated[
-        int, typer.Option("--range", metavar="OFFSETS", min=1, help="So many offsets have one checksum.")
+        int, typer.Option("--range", metavar="OFFSETS", min=1, help="Offsets per checksum.")
     ] = limits.AUDIT_RANGE_ROWS_DEFAULT,
     master: Master = None,
     config: Config = None,
@@ -59,13 +59,13 @@ def audit(
     server: Server = None,
     debug: Debug = False,
 ) -> None:
-    """Say what passed, when and how much; what is missing or there twice; and prove an archive equal to the log.
+    """Count messages, find missing and repeated ones, and check that an archive is equal to the log.
 
-    Each range of offsets has a checksum of its rows, the same however they are stored. With --against those of the log
-    and of the archive are compared, wherever both have offsets; where they differ, rows are counted that are missing in
-    the archive, changed, there twice, or only in it. The exit code is 1 if they differ, if the archive has nothing of a
-    partition that holds messages, so that nothing could be compared, or if offsets are missing that
-    neither retention nor compaction, a time to live or rollups can have taken.
+    Each range of offsets has a checksum of its rows, which does not depend on how they are stored. With --against the
+    checksums of the log and the archive are compared wherever both have offsets; where they differ, the command counts
+    the rows that are missing in the archive, changed, repeated, or only in the archive. The exit code is 1 if they
+    differ, if the archive has nothing of a partition that holds messages, so that nothing could be compared, or if
+    offsets are missing that retention, compaction, a time to live or a rollup cannot have removed.
 
     json: one object, with [bold]good, equal, messages, spans, groups, gaps, repeated, differences, sums[/bold].
     """
@@ -86,7 +86,7 @@ def audit(
 
 
 def as_object(found: Audit) -> dict[str, object]:
-    """All of it, for scripts; checksums are in hexadecimal."""
+    """Return the result as a JSON object; checksums are in hexadecimal."""
     groups = []
     for one in found.groups:
         name = one.name if isinstance(one.name, str | None) else output.shown_bytes(one.name)
@@ -128,7 +128,7 @@ def _show(found: Audit, by: str, against: str | None) -> None:
     say(f"{output.counted(found.messages, 'message')} in {output.counted(len(found.spans), 'partition')}")
     for gap in found.gaps:
         why = (
-            "compaction, a time to live or a rollup took them" if gap.is_expected else "nothing should have taken them"
+            "removed by compaction, a time to live or a rollup" if gap.is_expected else "nothing should have removed them"
         )
         say(f"missing: {gap.topic}, partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {why}")
     for twice in found.repeated:
@@ -159,6 +159,6 @@ def _show_comparison(found: Audit, against: str) -> None:
         if one.is_mistake:
             say_error(said)
         else:
-            say(f"{said}: the log has given them up")
+            say(f"{said}: they were deleted from the log")
     if found.is_equal:
         say(f"{against} is equal to the log")

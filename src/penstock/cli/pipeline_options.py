@@ -1,4 +1,4 @@
-"""What the commands of `penstock pipeline` have in common: where Spark runs, and how long they go on."""
+"""Options shared by the commands of `penstock pipeline`: Spark's master and settings, batches, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Where Spark runs, as spark://HOST:7077.  Default: as spark-submit says, else all cores of this machine.",
+        help="Spark's master, such as spark://HOST:7077.  Default: that of spark-submit, else all cores of this "
+        "machine.",
         rich_help_panel=SPARK_PANEL,
     ),
 ]
@@ -26,7 +27,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="KEY=VALUE",
-        help="A setting of Spark, as spark.executor.memory=4g; may be repeated.",
+        help="A setting of Spark, such as spark.executor.memory=4g; may be repeated.",
         rich_help_panel=SPARK_PANEL,
     ),
 ]
@@ -34,7 +35,7 @@ Once = Annotated[
     bool,
     typer.Option(
         "--once/--continuous",
-        help="End when all is done that is there now, or go on until Ctrl-C.",
+        help="End at the messages that are stored at the start, or go on until Ctrl-C.",
         rich_help_panel=RUN_PANEL,
     ),
 ]
@@ -43,7 +44,7 @@ Trigger = Annotated[
     typer.Option(
         "--trigger",
         metavar="DURATION",
-        help="With --continuous: at most one batch in so long.",
+        help="With --continuous: shortest interval between batches.",
         rich_help_panel=RUN_PANEL,
     ),
 ]
@@ -52,14 +53,14 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="DIR",
-        help="Where Spark notes how far the job is.  Default: inside of what the job writes.",
+        help="Where Spark stores the job's progress.  Default: inside the job's target.",
         rich_help_panel=RUN_PANEL,
     ),
 ]
 MaxBatch = Annotated[
     int,
     typer.Option(
-        "--max-batch", metavar="ROWS", min=1, help="At most so many messages at once.", rich_help_panel=RUN_PANEL
+        "--max-batch", metavar="ROWS", min=1, help="Most messages in one batch.", rich_help_panel=RUN_PANEL
     ),
 ]
 
@@ -68,7 +69,7 @@ AllowLoss = Annotated[
     bool,
     typer.Option(
         "--allow-data-loss",
-        help="Go on behind messages that are gone from the log and were not taken.",
+        help="Skip messages that were deleted from the log before the job read them.",
         rich_help_panel=RUN_PANEL,
     ),
 ]
@@ -79,8 +80,8 @@ InvalidHeaders = Annotated[
     typer.Option(
         "--invalid-headers",
         metavar="fail|drop",
-        help="What becomes of headers that NATS cannot carry, by their name or by line ends or bytes of zero in their "
-        "value: they end the job, or are left out and counted.",
+        help="What to do with headers that NATS cannot carry, because of their name, or line ends or zero bytes in "
+        "their value: end the job, or leave them out and count them.",
         autocompletion=lambda: ["fail", "drop"],
         rich_help_panel=RUN_PANEL,
     ),
@@ -88,13 +89,13 @@ InvalidHeaders = Annotated[
 
 
 def servers_of(ctx: typer.Context, server: str | None) -> str:
-    """The brokers that were named, before the command or behind it; empty: as the environment says."""
+    """Return `--server`, after the command or before it; empty if not given: the environment decides."""
     found = ctx.find_object(Globals)
     return server or (found.server if found else None) or ""
 
 
 def seconds_of(option: str, text: str) -> float:
-    """A duration in seconds; nothing is one, too."""
+    """Return a duration in seconds; 0 is allowed. Raise BadParameter."""
     try:
         return parse_duration_us(text) / 1e6
     except ValueError as error:
@@ -102,7 +103,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def bytes_of(option: str, text: str) -> int:
-    """A size in bytes."""
+    """Return a size in bytes. Raise BadParameter."""
     try:
         return parse_bytes(text)
     except ValueError as error:
@@ -110,7 +111,7 @@ def bytes_of(option: str, text: str) -> int:
 
 
 def config_of(pairs: list[str] | None, option: str = "--config") -> dict[str, str]:
-    """Spark's settings, or others that are given as KEY=VALUE."""
+    """Parse Spark's settings, or other options given as KEY=VALUE. Raise BadParameter."""
     out = {}
     for pair in pairs or ():
         name, sign, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""How far a job of `penstock pipeline` is: one line that changes on a terminal, one for each batch elsewhere.
+"""Progress of a `penstock pipeline` job: a status line on a terminal, else one line for each batch.
 
 Rules: progress goes to stderr, results go to stdout. With --json each batch is an object on a line of stdout.
 """
@@ -17,12 +17,12 @@ from penstock.cli.failure import say_note
 if TYPE_CHECKING:
     from penstock.spark.jobs import BatchDone, Report
 
-_STEADY_S = 0.001  # a batch took at least so long
+_STEADY_S = 0.001  # lower bound of a batch's duration, for rates
 
 
 @contextmanager
 def progress(what: str, *, as_json: bool = False) -> Iterator[Report]:
-    """Gives what a job is to call with each batch that is done. `what` stands before it all."""
+    """Yield the function that a job calls after each batch. `what` is the prefix of each line."""
     from rich.status import Status
 
     shown = output.console(stderr=True)
@@ -45,12 +45,12 @@ def progress(what: str, *, as_json: bool = False) -> Iterator[Report]:
 
 
 def _fields(done: BatchDone) -> dict[str, Any]:
-    """What JSON has of a batch: what the job has nothing of is left out."""
+    """Return the JSON fields of a batch, without those that this job does not have."""
     return {name: value for name, value in done._asdict().items() if value is not None}
 
 
 def line(done: BatchDone) -> str:
-    """A batch in words."""
+    """Return a batch as one line of text."""
     rate = done.rows / max(_STEADY_S, done.seconds)
     parts = [f"batch {done.number}", f"{output.counted(done.rows, 'row')} in {done.seconds:.1f} s, {rate:,.0f}/s"]
     if done.rejected:

@@ -1,4 +1,4 @@
-"""`penstock pipeline replay`: lake → log."""
+"""`penstock pipeline replay`: appends the rows of an archive to a stream."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def replay(
     until: Annotated[str | None, typer.Option("--until", metavar="OFFSET|TIME", help="Only rows before that.")] = None,
     where: Annotated[
         str,
-        typer.Option("--where", metavar="SQL", help="Only rows of which this is true, as \"subject = 'orders.eu'\"."),
+        typer.Option("--where", metavar="SQL", help="Only rows of which this is true: \"subject = 'orders.eu'\"."),
     ] = "",
     subject: Annotated[
-        str, typer.Option("--subject", metavar="SUBJECT", help="In place of each row's own subject.")
+        str, typer.Option("--subject", metavar="SUBJECT", help="Use this subject instead of each row's own.")
     ] = "",
     rate: Annotated[
         int | None,
         typer.Option(
-            "--rate", metavar="N", min=1, help="At most so many messages a second.", rich_help_panel=RUN_PANEL
+            "--rate", metavar="N", min=1, help="Most messages per second.", rich_help_panel=RUN_PANEL
         ),
     ] = None,
     max_batch: MaxBatch = limits.REPLAY_BATCH_ROWS_DEFAULT,
@@ -63,11 +63,11 @@ def replay(
     server: Server = None,
     debug: Debug = False,
 ) -> None:
-    """Append the rows of an archive to a stream again, each once, also if runs are killed.
+    """Append the rows of an archive to a stream, each exactly once, also if runs are killed.
 
-    The same command goes on where a killed run was, and, once all is done, with what came to the archive since. A key
-    decides the partition, and rows of one key keep their order. To replay the same rows a second time, give another
-    --checkpoint.
+    The same command continues where a killed run was, and after a complete run with rows that are new in the archive.
+    A key decides the partition, and rows of one key keep their order. To replay the same rows a second time, give
+    another --checkpoint.
 
     json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], and one at the end
     with [bold]event, rows, batches[/bold].
@@ -90,7 +90,7 @@ def replay(
 
 
 def _bound(option: str, place: str | None, sign: str) -> list[str]:
-    """A condition in SQL on an offset or a time."""
+    """Return an SQL condition on an offset or a time; empty without a place. Raise BadParameter."""
     from datetime import UTC, datetime
 
     if not place:
@@ -100,7 +100,7 @@ def _bound(option: str, place: str | None, sign: str) -> list[str]:
     try:
         moment = datetime.fromisoformat(place)
     except ValueError:
-        text = f"{place!r} is neither an offset nor a time, as 2026-11-20T10:00:00Z"
+        text = f"{place!r} is neither an offset nor a time such as 2026-11-20T10:00:00Z"
         raise typer.BadParameter(text, param_hint=f"'{option}'") from None
     moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     return [f"timestamp {sign} TIMESTAMP '{moment.isoformat()}'"]

@@ -1,4 +1,4 @@
-"""`penstock pipeline run`: a user's own function over a stream."""
+"""`penstock pipeline run`: applies a user's function to a stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.cli.spark_session import spark_session
 EXAMPLES = examples(
     "# mine.py: def totals(rows): return rows.selectExpr('offset', 'CAST(value AS STRING) AS text')",
     "penstock pipeline run mine.py:totals --from orders --to tables/totals",
-    "# what is there now, and no more",
+    "# only the messages so far",
     "penstock pipeline run mine.py:totals --from orders --to tables/totals --once",
 )
 
@@ -42,19 +42,19 @@ def run(
     function: Annotated[
         str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function from DataFrame to DataFrame.")
     ],
-    stream: Annotated[str, typer.Option("--from", metavar="STREAM", help="What is read.")],
+    stream: Annotated[str, typer.Option("--from", metavar="STREAM", help="The stream to read.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="STREAM|DIR", help="Where the result goes: a folder is what has a slash.")
+        str, typer.Option("--to", metavar="STREAM|DIR", help="Target: a stream, or a folder if there is a slash in it.")
     ],
     format: Annotated[  # noqa: A002
         str,
-        typer.Option("--format", metavar="FORMAT", help="Of a folder: delta or parquet.", autocompletion=_formats),
+        typer.Option("--format", metavar="FORMAT", help="For a folder: delta or parquet.", autocompletion=_formats),
     ] = "delta",
     once: Annotated[
         bool,
         typer.Option(
             "--once/--continuous",
-            help="End when all is done that is there now, or go on until Ctrl-C.",
+            help="End at the messages that are stored at the start, or go on until Ctrl-C.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = False,
@@ -63,7 +63,7 @@ def run(
         typer.Option(
             "--trigger",
             metavar="DURATION",
-            help="With --continuous: at most one batch in so long.",
+            help="With --continuous: shortest interval between batches.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = "0s",
@@ -74,7 +74,7 @@ def run(
         typer.Option(
             "--output-mode",
             metavar="MODE",
-            help="append, or complete: with each batch a Delta table is replaced by the whole result.",
+            help="append, or complete: each batch replaces a Delta table by the whole result.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = "append",
@@ -84,7 +84,7 @@ def run(
         typer.Option(
             "--option",
             metavar="NAME=VALUE",
-            help="An option of format('penstock'), as startingOffsets=latest; may be repeated.",
+            help="An option of format('penstock'), such as startingOffsets=latest; may be repeated.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = None,
@@ -94,10 +94,11 @@ def run(
     server: Server = None,
     debug: Debug = False,
 ) -> None:
-    """Write what a function of yours makes of a stream, as it comes, to a folder or to another stream.
+    """Apply your own function to a stream, and write its result to a folder or to another stream.
 
     The function gets a streaming DataFrame with the columns key, value, topic, partition, offset, timestamp and
-    subject, and gives one. Each batch is written once, also if runs are killed; a run goes on where the last one ended.
+    subject, and returns a DataFrame. Each batch is written once, also if runs are killed; a run continues where the
+    last one ended.
 
     json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], and one at the end
     with [bold]event, rows, batches[/bold].
@@ -117,4 +118,4 @@ def run(
     if as_json:
         output.print_json({"event": "done", "rows": done.rows, "batches": done.batches})
     else:
-        say(f"{output.counted(done.rows, 'message')} of {stream} read, and what came of them written to {to}")
+        say(f"{output.counted(done.rows, 'message')} of {stream} read, and the result written to {to}")

@@ -1,4 +1,4 @@
-"""`penstock pipeline table`: the latest message of each key, as a Delta table."""
+"""`penstock pipeline table`: keeps the latest message of each key in a Delta table."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from penstock.cli.pipeline_progress import progress
 from penstock.cli.spark_session import spark_session
 
 EXAMPLES = examples(
-    "# as it is now; again: only what is new since",
+    "# the table as of now; run again, it adds new messages",
     "penstock pipeline table prices --to tables/prices",
     "# kept up to date, a batch each 10 seconds",
     "penstock pipeline table prices --to tables/prices --continuous",
-    "# as it was",
+    "# the table at an earlier time",
     "penstock pipeline table prices --to tables/prices-november --as-of 2026-11-01T00:00:00Z",
 )
 
@@ -43,7 +43,7 @@ def _formats(partly: str) -> list[str]:
 def table(
     ctx: typer.Context,
     stream: StreamArgument,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The table's folder, which the workers see, too.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The table's folder, which workers can reach, too.")],
     format: Annotated[  # noqa: A002
         str, typer.Option("--format", metavar="FORMAT", help="delta.", autocompletion=_formats)
     ] = "delta",
@@ -52,8 +52,8 @@ def table(
         typer.Option(
             "--as-of",
             metavar="OFFSET|TIME",
-            help="As it was: of the messages before that offset (where there is one partition), or stored before that "
-            "time, as 2026-11-20T10:00:00Z. Computed once, from the log.",
+            help="The earlier state: only messages before that offset (of a single partition), or stored before that "
+            "time, such as 2026-11-20T10:00:00Z. Computed once, from the log.",
         ),
     ] = None,
     once: Once = True,
@@ -66,7 +66,7 @@ def table(
             metavar="N",
             min=1,
             max=limits.TABLE_BUCKETS_MAX,
-            help="Of a new table, for good: how many files it has, and so how many tasks merge at once. Each holds all "
+            help="Number of files of a new table, fixed from then on, and so of concurrent merge tasks. Each holds all "
             "of its file in memory.",
             rich_help_panel=RUN_PANEL,
         ),
@@ -89,17 +89,17 @@ def table(
 ) -> None:
     """Keep the latest message of each key of a stream in a Delta table.
 
-    Its columns are key, value, subject, partition, offset and timestamp. A tombstone takes its key out; messages
-    without a key are passed over. All messages of a key should be in one partition, as publishers with keys see to: an
-    older message of another one can come back after a tombstone. A run goes on where the last one ended, however that
-    came about, unless the log has lost what the table holds; of two that keep the same table at the same time, one
-    fails and changes nothing.
+    Its columns are key, value, subject, partition, offset and timestamp. A tombstone removes its key; messages without
+    a key are skipped. All messages of a key should be in one partition, as with publishers that use keys: else an older
+    message from another partition can come back after a tombstone. A run continues where the last one ended, even if
+    that was killed, unless the log has lost messages that the table holds; of two concurrent runs on the same table,
+    one fails and changes nothing.
 
     json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], and one at the end
     with [bold]event, rows, batches, keys[/bold].
     """
     if format != "delta":
-        raise typer.BadParameter(f"it is {format!r}; a table is kept as delta", param_hint="'--format'")
+        raise typer.BadParameter(f"{format!r} is not supported; a table is kept as delta", param_hint="'--format'")
     seconds = seconds_of("--trigger", trigger)
     history_hours = round(seconds_of("--history", history) / 3600)
     settings = config_of(config)
@@ -120,7 +120,7 @@ def table(
         say(f"{output.counted(done.rows, 'message')} of {stream} merged into {to}, which has {keys}")
 
 
-_MILLISECONDS_MIN = 100_000_000_000  # 1973: no offset that somebody types is as high, and no time as low
+_MILLISECONDS_MIN = 100_000_000_000  # 1973: larger numbers are times in ms, smaller ones are offsets
 
 
 def _place(text: str | None) -> int | str | None:

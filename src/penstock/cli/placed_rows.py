@@ -1,10 +1,10 @@
-"""What `restore` and `stream copy` share: rows put where they were, and compared afterwards.
+"""Shared by `restore` and `stream copy`: rows are put at their original offsets, and compared afterwards.
 
-Rules: what would take rows away meanwhile is off until all is there and compared; see `LATER`. Rows are compared by the
-checksums with which replicas are: those that the leader counts, and those of what was to come.
+Rules: retention and compaction of the target are off until all rows are put and compared; see `LATER`. The comparison
+uses the checksums that replicas are verified with: those that the leader computes, and those of the source's rows.
 
-Rows whose time is in the future, because a clock was ahead when they were stored, keep it, or get the time of now
-(`FutureTimes`). A run that goes on where an earlier one was interrupted gives the time that the earlier one gave.
+Rows whose time is in the future, because a clock was ahead when they were stored, keep it, or get the current time
+(`FutureTimes`). A run that continues an interrupted one uses the same time as the interrupted run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 PUT_TIMEOUT_S = 60.0
 _PUT_BYTES = 4 << 20
 LATER: dict[str, Any] = {"max_age_ms": None, "max_messages": None, "max_bytes": None, "compact": False}
-"""Fields of a config as they are while rows come."""
+"""Config fields that delete rows, with their values while rows are being put."""
 
 Batches = Iterator[tuple["pa.RecordBatch", int]]
-"""Rows, perhaps none, and up to where they go."""
+"""(rows, perhaps none; end offset that they cover), in order."""
 
 
 _AHEAD_US = limits.APPEND_AT_AHEAD_MS * 1_000
@@ -46,7 +46,7 @@ _CLOCK_PAGE = "docs/how-to/clock-ahead.md"
 
 
 class FutureTimes(StrEnum):
-    """What rows get whose time is in the future."""
+    """Handling of rows whose time is in the future."""
 
     KEEP = "keep"
     NOW = "now"
@@ -57,13 +57,13 @@ FutureTimesOption = Annotated[
     typer.Option(
         "--future-times",
         help="Rows whose time is in the future, because a clock was ahead when they were stored: keep it, or give them "
-        "the time of now.",
+        "the current time.",
     ),
 ]
 
 
 class RowTimes:
-    """What one run does with times in the future, and how many it has seen."""
+    """Handles and counts rows with times in the future during one run."""
 
     def __init__(self, choice: FutureTimes, now_us: int) -> None:
         self._choice = choice
@@ -73,19 +73,19 @@ class RowTimes:
 
     @classmethod
     def of(cls, choice: FutureTimes, status: StatusResponse) -> RowTimes:
-        """By the clock of the broker that has told its status."""
+        """Use the clock of the broker that sent `status`; this machine's if an older broker does not report it."""
         return cls(choice, time.time_ns() // 1_000 if status.now_us is None else status.now_us)
 
     @property
     def are_changed(self) -> bool:
-        """Whether rows may get another time than they have."""
+        """True if rows may get another time than they have."""
         return self._choice is FutureTimes.NOW
 
     def latest_us(self, here_us: int | None = None, source_us: int | None = None) -> int | None:
-        """The latest time that rows get; None: any.
+        """Return the upper limit of row times; None if there is none.
 
-        `here_us`, `source_us`: the time of the last row that an earlier run has put, and of the same row where it is
-        from. If they differ, the earlier run gave it the time of then.
+        `here_us` and `source_us` are the times of the last row that an earlier run has put, in the target and in the
+        source. If they differ, the earlier run had replaced it by its own current time, and this run keeps that limit.
         """
         if self._choice is FutureTimes.KEEP:
             return None
@@ -94,17 +94,17 @@ class RowTimes:
         return here_us if here_us < source_us else max(here_us, self._now_us)
 
     def are_alike(self, here_us: int, source_us: int) -> bool:
-        """Whether a row with that time here may be the one with that time where it is from."""
+        """True if a row with time `here_us` in the target can be a copy of one with `source_us` in the source."""
         return here_us == source_us or (self._choice is FutureTimes.NOW and here_us < source_us)
 
     def hint(self, here_us: int, source_us: int) -> str:
-        """What to add to an error about a row that is not alike, in time alone."""
+        """Return a hint for the error text about rows that differ only in their time."""
         if here_us < source_us and source_us > self._now_us:
             return "; if it was begun with --future-times now, give that again"
         return ""
 
     def limited(self, batches: Batches, latest_us: int | None) -> Batches:
-        """The same rows, with times no later than that."""
+        """Yield the batches with times lowered to `latest_us`."""
         if latest_us is None:
             yield from batches
             return
@@ -112,13 +112,13 @@ class RowTimes:
             yield with_times_up_to(rows, latest_us), end
 
     def is_ahead(self, rows: pa.RecordBatch) -> bool:
-        """Whether a broker takes them only if it is told that such times are meant."""
+        """True if a broker accepts these times only with the flag `may_be_ahead`."""
         import pyarrow.compute as pc
 
         return bool(rows.num_rows and pc.max(_as_us(rows)).as_py() > self._now_us + _AHEAD_US // 2)
 
     def count(self, rows: pa.RecordBatch) -> None:
-        """Count those in the future, of rows that are about to be put."""
+        """Count the rows with times in the future; called before rows are put."""
         import pyarrow.compute as pc
 
         limit_us = self._now_us + (_AHEAD_US if self._choice is FutureTimes.KEEP else 0)
@@ -127,27 +127,27 @@ class RowTimes:
             self._last_us = max(self._last_us, pc.max(_as_us(rows)).as_py())
 
     def counted(self, batches: Batches) -> Batches:
-        """The same; those in the future are counted as they go by."""
+        """Yield the batches and count their rows with times in the future."""
         for rows, end in batches:
             self.count(rows)
             yield rows, end
 
     def say(self, name: str) -> None:
-        """Tell how many rows of stream `name` were in the future, if any."""
+        """Print how many rows of stream `name` had times in the future, if any."""
         from penstock.base.units import utc_text
 
         if not self._rows:
             return
         what = f"{output.counted(self._rows, 'row')} of stream {name}"
         if self._choice is FutureTimes.NOW:
-            say_note(f"note: {what} got the time of now: they had times up to {utc_text(self._last_us)}")
+            say_note(f"note: {what} got the current time: they had times up to {utc_text(self._last_us)}")
         else:
             text = f"note: {what} have times in the future, up to {utc_text(self._last_us)}"
-            say_note(f"{text}: {_CLOCK_PAGE} says what that means, and how to end it")
+            say_note(f"{text}: {_CLOCK_PAGE} says what that means, and how to correct it")
 
 
 def with_times_up_to(rows: pa.RecordBatch, latest_us: int) -> pa.RecordBatch:
-    """The same rows; those with a later time get this one."""
+    """Return the rows with later times lowered to `latest_us`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -165,25 +165,25 @@ def _as_us(rows: pa.RecordBatch) -> pa.Array:
     return rows.column("timestamp").cast(pa.int64())
 
 
-SEALED_NOTE = "note: stream {} gets no max_age: it is of a sealed stream, which keeps all that it has"
+SEALED_NOTE = "note: stream {} gets no max_age: its source is sealed, and keeps all its messages"
 
 
 def later(config: StreamConfig, *, is_sealed: bool = False) -> dict[str, Any]:
-    """What a stream with that config is to get once all is there: of a sealed one, of which nothing goes, nothing."""
+    """Return the config fields to restore once all rows are put; none for a sealed stream, which deletes no rows."""
     if is_sealed:
         return {}
     return {field: getattr(config, field) for field, value in LATER.items() if getattr(config, field) != value}
 
 
 def put(placer: Placer, batches: Batches, tell: Callable[[int], None], times: RowTimes) -> None:
-    """Put all of it; `tell` hears up to where it is there."""
+    """Put all batches; call `tell` with the end offset after each."""
     for rows, end in _joined(batches):
         placer.put(rows, end, may_be_ahead=times.is_ahead(rows))
         tell(end)
 
 
 def _joined(batches: Batches) -> Batches:
-    """Small batches put together: each is an append, which waits for the disk."""
+    """Merge small batches, because each one put is an append that waits for an fsync."""
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
@@ -202,9 +202,9 @@ def _joined(batches: Batches) -> Batches:
 
 
 def last_row(client: Client, info: StreamInfo, partition: int, placer: Placer, timeout: float) -> Message | None:
-    """The last row of the placer's partition, behind which there may be a gap; None: it holds none."""
+    """Return the partition's last row, which a gap may follow; None if it has no rows."""
     last, end, width = None, placer.end, 1
-    while last is None and placer.start < end:  # how wide the gap is nobody tells
+    while last is None and placer.start < end:  # the gap's width is unknown, so widen the range until a row is found
         begin = max(placer.start, end - width)
         for last in client.messages(info, begin, end=end, partition=partition, timeout=timeout):  # noqa: B007
             pass
@@ -213,7 +213,7 @@ def last_row(client: Client, info: StreamInfo, partition: int, placer: Placer, t
 
 
 def summed(batches: Batches, sums: RangeSums) -> Batches:
-    """The same; their rows are counted in `sums` as they go by."""
+    """Yield the batches and add their rows to `sums`."""
     for rows, end in batches:
         if rows.num_rows:
             sums.add(rows)
@@ -223,13 +223,13 @@ def summed(batches: Batches, sums: RangeSums) -> Batches:
 def compare(
     client: Client, info: StreamInfo, partition: int, expected: RangeSums, begin: int, end: int, *, what: str
 ) -> int:
-    """Whether a partition has just the rows that are expected in `[begin, end)`; how many. OperationalError: not so."""
+    """Return the count of expected rows in `[begin, end)`. Raise OperationalError if the partition has other rows."""
     from penstock.client.verifying import Verifier
 
     wanted = {int(one.begin): (one.rows, one.crcs) for one in expected.finish()}
     count = sum(rows for rows, _ in wanted.values())
     if info.config.allow_message_ttl or info.config.allow_rollup or begin >= end:
-        return count  # of the first two rows go by themselves
+        return count  # not comparable: with a TTL or rollups rows disappear by themselves
     rate, leader = limits.RESTORE_VERIFY_BYTES_PER_S, info.partitions[partition].leader_id
     verifier = Verifier(client, info, PartitionId(partition), rate=rate, timeout_s=PUT_TIMEOUT_S)
     verifier.measure()
@@ -240,5 +240,5 @@ def compare(
     found = {int(one.begin): (one.rows, tuple(one.crcs)) for one in replica.sums.values() if one.rows}
     if wanted != found:
         differs = min(one for one in {*wanted, *found} if wanted.get(one) != found.get(one))
-        raise OperationalError(f"stream {info.name} is not what {what} has, from offset {differs} on")
+        raise OperationalError(f"stream {info.name} differs from {what} from offset {differs} on")
     return count

@@ -1,4 +1,4 @@
-"""`penstock stream show --producers`, `--queries`: who appends or publishes exactly once, and how far each has come."""
+"""`penstock stream show --producers`, `--queries`: idempotent producers, and Spark queries with staged rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show(found: list[KnownProducer], *, as_json: bool) -> None:
-    """All of them, one to a line; who appended last comes first."""
+    """Print one line per producer, the most recent append first."""
     found = sorted(found, key=lambda one: one.last_append, reverse=True)
     if as_json:
         for one in found:
@@ -29,7 +29,7 @@ def show(found: list[KnownProducer], *, as_json: bool) -> None:
 
 
 def show_queries(found: list[PublishedQuery], *, as_json: bool) -> None:
-    """All of them, one to a line; which published last comes first."""
+    """Print one line per query, the most recent publish first."""
     found = sorted(found, key=lambda one: one.last_publish, reverse=True)
     if as_json:
         for one in found:

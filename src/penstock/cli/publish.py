@@ -53,27 +53,27 @@ EXAMPLES = examples(
     "penstock publish orders.eu hello --header 'Nats-Msg-Id=42'",
     "# all of stdin as one message",
     "penstock publish images.raw - < photo.jpg",
-    "# each line as one",
+    "# each line of stdin as a message",
     "penstock publish events.log - --lines < log.txt",
     "penstock publish orders.eu --tombstone --key customer-7",
-    "# only as the very next message",
+    "# store it only if it gets this offset",
     "penstock publish orders.eu hello --envelope --expect-offset 42",
 )
 _PROGRESS_EVERY = 500
-_EXPECTATIONS = "Nats-Expected-Last-"  # so the names of headers begin that ask for a sequence
+_EXPECTATIONS = "Nats-Expected-Last-"  # prefix of the headers that expect a sequence
 _ALLOWED_BY = {"per-message TTL is disabled": "--allow-message-ttl", "rollup not permitted": "--allow-rollup"}
 _WRONG_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
 _Nats = Annotated[
-    str | None, nats_option("The nats-server to publish to, such as nats://HOST:PORT.  Default: what the broker says.")
+    str | None, nats_option("The nats-server to publish to, such as nats://HOST:PORT.  Default: the broker's.")
 ]
 _InboxPrefix = Annotated[
     str | None,
     typer.Option(
         "--inbox-prefix",
         metavar="SUBJECT",
-        help="Have acks come below this subject, such as _INBOX.shop, where the NATS user may subscribe to no other.  "
+        help="Receive acks below this subject, such as _INBOX.shop, if the NATS user may subscribe only there.  "
         "Default: _INBOX.",
         rich_help_panel=CONNECTION_PANEL,
         show_default=False,
@@ -84,7 +84,7 @@ _InboxPrefix = Annotated[
 @clearly
 def publish(
     ctx: typer.Context,
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Where to; a stream should store it.")],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject; a stream should store it.")],
     value: Annotated[
         str | None, typer.Argument(metavar="VALUE", help="The message; '-' reads it from stdin.", show_default=False)
     ] = None,
@@ -92,15 +92,15 @@ def publish(
     header: Annotated[
         list[str] | None,
         typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header, or 'NAME: VALUE' as curl has it; may be repeated."
+            "--header", "-H", metavar="NAME=VALUE", help="A header; 'NAME: VALUE' works, too; may be repeated."
         ),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="With '-': each line of stdin is a message.")] = False,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Publish the message N times.")] = 1,
-    tombstone: Annotated[bool, typer.Option("--tombstone", help="Say that the key is gone; has no value.")] = False,
+    tombstone: Annotated[bool, typer.Option("--tombstone", help="Mark the key as deleted; has no value.")] = False,
     stream: Annotated[
         str | None,
-        typer.Option("--stream", metavar="STREAM", help="Only this stream shall store it.", show_default=False),
+        typer.Option("--stream", metavar="STREAM", help="Let only this stream store it.", show_default=False),
     ] = None,
     ack: Annotated[str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")] = "all",
     envelope: Annotated[
@@ -110,7 +110,7 @@ def publish(
     correlation_id: Annotated[
         str | None,
         typer.Option(
-            "--correlation-id", metavar="TEXT", help="With --envelope: comes back with the ack.", show_default=False
+            "--correlation-id", metavar="TEXT", help="With --envelope: the ack returns this id.", show_default=False
         ),
     ] = None,
     expect_offset: Annotated[
@@ -123,7 +123,7 @@ def publish(
             show_default=False,
         ),
     ] = None,
-    crc: Annotated[bool, typer.Option("--crc", help="With --envelope: have the broker check what arrives.")] = False,
+    crc: Annotated[bool, typer.Option("--crc", help="With --envelope: let the broker check a CRC.")] = False,
     retries: Annotated[
         int,
         typer.Option(
@@ -131,7 +131,7 @@ def publish(
             metavar="N",
             min=0,
             max=limits.PUBLISH_RETRIES_MAX,
-            help="Send a message again, so often within the time-out, while no ack comes.  It may be stored twice.",
+            help="Resend a message up to N times within the time-out while no ack comes.  It may be stored twice.",
         ),
     ] = 0,
     as_json: Json = False,
@@ -147,7 +147,8 @@ def publish(
 ) -> None:
     """Publish messages through NATS, as any NATS client would, and show their acks.
 
-    Where several streams store the subject, each acks a single message; of many the first ack counts.
+    If several streams store the subject, the command waits for all acks of a single message; with --count, --lines or
+    --retries it waits for the first ack of each message.
     """
     _check(subject, value, key, lines, count, tombstone, ack)
     options: dict[str, Any] = {"key": key, "headers": _headers(header or [])}
@@ -181,7 +182,7 @@ def _nats_options(creds: Path | None, inbox_prefix: str | None) -> dict[str, Any
 def _who_acks(
     client: Client, subject: str, stream: str | None, ack: str, timeout: float, *, in_envelope: bool
 ) -> list[str]:
-    """The streams that will ack a message; says at once what an ack would be waited for in vain for."""
+    """Return the streams that will ack a message. Raise ValueError or StreamNotFound if no ack can come."""
     from penstock.base.errors import ErrorCode
     from penstock.client.errors import StreamNotFound
 
@@ -195,7 +196,7 @@ def _who_acks(
         found = [info]
     if ack == "none":
         return []
-    if not found:  # nats-server may map the subject to one of a partition
+    if not found:  # nats-server may map the subject to a partition's subject
         found = [one for one in client.streams(timeout=timeout) if _is_mapped(one, subject)]
     if not found:
         text = f"no stream stores the subject {subject!r}; make one with `penstock stream create NAME SUBJECT`"
@@ -206,24 +207,24 @@ def _who_acks(
         silent = " and ".join(f"{info.name} (--acks {info.config.acks})" for info in found)
         may_ack = any(info.config.acks is Acks.ENVELOPE for info in found)
         advice = "publish with --envelope, or with --ack none" if may_ack else "publish with --ack none"
-        raise ValueError(f"what stores {subject} sends no acks: {silent}; {advice}")
+        raise ValueError(f"the streams that store {subject} send no acks: {silent}; {advice}")
     paused = [info.name for info in found if info.name in acking and info.intake == Intake.PAUSED]
     if not 0 < len(paused) < len(acking):
         return acking
-    say_note(f"note: it does not come into {' and '.join(paused)}, which stores {subject}, too, and is paused")
+    say_note(f"note: {' and '.join(paused)} is paused, and so does not store this message on {subject}")
     return [name for name in acking if name not in paused]
 
 
 def _is_mapped(info: StreamInfo, subject: str) -> bool:
-    """Whether nats-server is to find the partition of what is published there; see `penstock nats-config`."""
+    """True if nats-server maps messages on this subject to partitions; see `penstock nats-config`."""
     return info.config.split.how is PartitionBy.MAPPED and matches(info.subject, subject)
 
 
 @contextmanager
 def _said_of_offsets(options: Mapping[str, Any]) -> Iterator[None]:
-    """A refusal because of --expect-offset in its words; the broker tells the last sequence, which is the next offset.
+    """Word an error about --expect-offset in offsets: the broker's last sequence is the next offset.
 
-    A header may be what it is about: then what the broker said stays.
+    If headers expect a sequence, the broker's text stays, because the error may be about those.
     """
     expected = options["envelope"].expected_offset if options["envelope"] else None
     asks = any(name.startswith(_EXPECTATIONS) for name in options["headers"] or ())
@@ -232,7 +233,7 @@ def _said_of_offsets(options: Mapping[str, Any]) -> Iterator[None]:
     except RemoteError as error:
         if (flag := _ALLOWED_BY.get(error.message)) is not None:
             name = error.details.get("stream") or "NAME"
-            error.add_note(f"`penstock stream alter {name} {flag} yes` has the stream take such messages")
+            error.add_note(f"`penstock stream alter {name} {flag} yes` lets the stream accept such messages")
         last = _WRONG_LAST.fullmatch(error.message)
         if expected is None or asks or last is None:
             raise
@@ -242,7 +243,7 @@ def _said_of_offsets(options: Mapping[str, Any]) -> Iterator[None]:
 
 def _show(subject: str, acks: list[PubAck], *, as_json: bool) -> None:
     if as_json:
-        # `seq` is what a JetStream client is told: it counts from 1.
+        # `seq` is the sequence that a JetStream client gets: it counts from 1.
         output.print_json({"acks": [{**one._asdict(), "seq": one.offset + 1} for one in acks]})
         return
     if not acks:
@@ -253,7 +254,7 @@ def _show(subject: str, acks: list[PubAck], *, as_json: bool) -> None:
 
 
 def how_safely(ack: PubAck) -> str:
-    """Where a message lies, as an ack says; empty where it says nothing."""
+    """Return the durability and replicas in an ack, as text; empty if it has none."""
     if ack.fsynced is None:
         return ""
     if ack.replicas is None or ack.replicas < 2:
@@ -267,13 +268,13 @@ def _check(
     if (mistake := subject_mistake(subject)) is not None:
         raise typer.BadParameter(mistake)
     if ack not in ("all", "leader", "none"):
-        raise typer.BadParameter(f"--ack {ack!r} is none of all, leader, none")
+        raise typer.BadParameter(f"--ack {ack!r} is not one of all, leader, none")
     if tombstone and (value is not None or lines):
         raise typer.BadParameter("a tombstone has no value")
     if key == "":
         raise typer.BadParameter("an empty key cannot be published; leave --key out for none")
     if tombstone and key is None:
-        raise typer.BadParameter("a tombstone says that a key is gone: give --key")
+        raise typer.BadParameter("a tombstone deletes a key: give --key")
     if value is None and not tombstone:
         raise typer.BadParameter("give a VALUE, or '-' to read it from stdin ('' is an empty message)")
     if lines and value != "-":
@@ -288,14 +289,14 @@ def _envelope(wanted: bool, correlation_id: str | None, expect_offset: int | Non
     if wanted:
         return Envelope(correlation_id or "", expect_offset, crc)
     if correlation_id is not None or expect_offset is not None or crc:
-        raise typer.BadParameter("--correlation-id, --expect-offset and --crc stand in an envelope: add --envelope")
+        raise typer.BadParameter("--correlation-id, --expect-offset and --crc need an envelope: add --envelope")
     return None
 
 
 def _headers(texts: list[str]) -> dict[str, str] | None:
     headers: dict[str, str] = {}
     for text in texts:
-        found = re.match(r"([^=:]+)(?:=|:[ \t]*)", text)  # what comes first ends the name, which holds neither
+        found = re.match(r"([^=:]+)(?:=|:[ \t]*)", text)  # the first `=` or `:` ends the name
         if found is None:
             raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE, or 'NAME: VALUE'")
         name, value = found[1], text[found.end() :]
@@ -323,7 +324,7 @@ def _publish_many(
     as_json: bool,
     total: int | None,
 ) -> None:
-    """Publish with acks in flight; the first failure ends it, and says how far it got."""
+    """Publish with many acks in flight; stop at the first failure and print the count of acked messages."""
     started_s = time.perf_counter()
     tally = _Tally()
     with output.progress("Publishing", total) as advance:
@@ -340,7 +341,7 @@ def _publish_many(
         advance(tally.acked)
     elapsed_s = max(time.perf_counter() - started_s, 1e-9)
     if as_json:
-        # Without acks nobody says what became of them.
+        # Without acks it is unknown how many were stored.
         told = (None, None) if options["ack"] == "none" else (tally.stored, tally.duplicates)
         counts = {"messages": tally.acked, "stored": told[0], "duplicates": told[1]}
         output.print_json({**counts, "seconds": elapsed_s, "offsets": tally.ranges})
@@ -352,7 +353,7 @@ def _publish_many(
 
 
 class _Tally:
-    """Acks that came, and those that did not yet."""
+    """Counts acks; holds the futures of pending ones."""
 
     def __init__(self) -> None:
         self.waiting: list[Future[PubAck | None]] = []
@@ -363,7 +364,7 @@ class _Tally:
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def collect(self, *, only_done: bool) -> None:
-        """Take the acks in order, up to the first that is not there; raises the first failure."""
+        """Take acks in order; with `only_done` stop at the first pending one. Raise the first failure."""
         taken = 0
         for future in self.waiting:
             if only_done and not future.done():
@@ -381,7 +382,7 @@ class _Tally:
         del self.waiting[:taken]
 
     def lines(self) -> Iterator[str]:
-        """What became of them, for people."""
+        """Yield a summary, one line per stream."""
         for name, (first, last) in self.ranges.items():
             yield f"stored in {name} at " + (f"offset {first}" if first == last else f"offsets {first} to {last}")
         if self.duplicates:

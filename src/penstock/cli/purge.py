@@ -1,4 +1,4 @@
-"""`penstock stream purge`: gives up what a stream holds before a place in it."""
+"""`penstock stream purge`: deletes a stream's messages before a position (raises the log start offset)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.messages import StreamInfo
 
 EXAMPLES = examples(
-    "# what would go?",
+    "# what would be deleted?",
     "penstock stream purge orders --before '30d ago' --dry-run",
     "penstock stream purge orders --before 2026-01-31T08:00",
     "penstock stream purge orders --before 120000 --partition 2 --yes",
@@ -32,7 +32,7 @@ EXAMPLES = examples(
 def _place(text: str) -> Start:
     place = places.parse_place(text, "--before", takes_last=False)
     if isinstance(place, places.LastMessages):
-        raise typer.BadParameter("-N is no place that stays where it is: --keep N keeps the last N")
+        raise typer.BadParameter("-N changes with each new message; to keep the last N use --keep N")
     return place
 
 
@@ -45,43 +45,43 @@ def purge(
         typer.Option(
             "--before",
             metavar="PLACE",
-            help="Give up what comes before: an offset, an age such as 30d, or a time (UTC, if it names no zone).",
+            help="Delete the messages before this: an offset, an age such as 30d, or a time (UTC, if it names no zone).",
         ),
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", min=1, help="Give up all but the last N offsets of each partition."),
+        typer.Option("--keep", metavar="N", min=1, help="Delete all but the last N offsets of each partition."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Give up all that is there now.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all messages so far.")] = False,
     partition: Annotated[
         int | None,
         typer.Option(
             "--partition",
             metavar="N",
             min=0,
-            help="Only this partition; an offset needs one where there are several.  Default: all.",
+            help="Only this partition; needed with an offset if there are several.  Default: all.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and change nothing.")] = False,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Give up what a stream holds before a place in it. Says how much that is, and asks first.
+    """Delete a stream's messages before a position. Prints how much that is, and asks first.
 
-    One of --before, --keep and --all says what goes. Once this command has ended, nothing of it comes back, whichever
-    broker fails. The messages that stay keep their offsets.
+    Choose the position with one of --before, --keep and --all. After this command has ended, deleted messages never
+    come back, whichever broker fails. The remaining messages keep their offsets.
 
-    Offsets are counted: where some were compacted away, or have expired, that is more than messages. Bytes are counted
-    in whole batches, as one broker has them; the disk gets them back in whole segment files.
+    The command counts offsets, which are more than messages if some were compacted or have expired. It counts the bytes
+    of whole batches on one broker; disk space is freed in whole segment files.
 
-    Single subjects cannot be purged: a log gives up its beginning. A rollup of a subject (--allow-rollup), or
-    compaction, takes out what is in between.
+    Single subjects cannot be purged: only the beginning of a log can. To delete messages in between, use a rollup of a
+    subject (--allow-rollup), or compaction.
     """
     if sum((before is not None, keep is not None, everything)) != 1:
-        raise typer.BadParameter("say what is to go with one of --before PLACE, --keep N and --all")
+        raise typer.BadParameter("choose what to delete with one of --before PLACE, --keep N and --all")
     place = _place("latest" if before is None else before)
     in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --before an offset in that range")
     with in_range, connected(ctx, server, timeout) as (client, seconds):
@@ -99,7 +99,7 @@ def purge(
                     say_note(line)
             confirm(f"Purge {_what(found)} of stream {info.name} for good?", f"stream {info.name} keeps what it has")
         done = []
-        for one in found:  # what was counted, also if a time or the end is another place by now
+        for one in found:  # the confirmed offsets, even if a time or the end resolves to others by now
             done += client.truncate_stream(info, one.log_start, partition=one.partition, timeout=seconds)
         _say(info.name, done, "gone", as_json=as_json)
 
@@ -107,7 +107,7 @@ def purge(
 def _found(
     client: Client, info: StreamInfo, place: Start, keep: int, partition: int | None, timeout: float
 ) -> list[Truncation]:
-    """What would go of each partition; `keep`: so many offsets before the place stay."""
+    """Return what would be deleted of each partition; the last `keep` offsets before the position stay."""
     if not keep:
         return client.truncate_stream(info, place, partition=partition, dry_run=True, timeout=timeout)
     found = []
@@ -121,7 +121,7 @@ def _found(
 def _what(found: list[Truncation]) -> str:
     count = sum(one.messages for one in found)
     size_bytes = sum(one.size_bytes for one in found)
-    # Of a segment that goes in part nothing is given back to the disk.
+    # Disk space is freed only in whole segments.
     freed = format_bytes(size_bytes) if size_bytes or not count else "no whole segment, so 0 B"
     return f"{output.counted(count, 'offset')} ({freed})"
 

@@ -1,4 +1,4 @@
-"""The text of docs/reference/python.md: the public names of the package, from their signatures and docstrings."""
+"""Generates docs/reference/python.md from the signatures and docstrings of the package's public names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ _CALLED = (penstock.Client, penstock.Consumer, penstock.Producer, penstock.Table
 
 
 def python_reference() -> str:
-    """See the module."""
     parts = [_HEAD, _MADE, "## Connecting", call_text("penstock.connect", penstock.connect), "## Client"]
     parts += [f"`client.{name}`: {_text(getattr(blocking.Client, name))}" for name in _ASKS]
     parts += _calls("client", blocking.Client)
@@ -84,7 +83,7 @@ def _calls(owner: str, kind: type) -> list[str]:
 
 
 def _users() -> Iterator[str]:
-    """Who may log in and what they may do; what is given for that is made by functions of their own."""
+    """Yield the API for users and rules, with the functions that make credentials and rules."""
     yield "`client.users`: [how to let in only whom you know](../how-to/access.md#from-python)."
     yield from _calls("client.users", blocking_users.Users)
     for make in (users.password_credential, users.token_credential, users.nkey_credential, users.rule):
@@ -95,7 +94,7 @@ def _users() -> Iterator[str]:
 
 
 def _testing() -> Iterator[str]:
-    """The simulated cluster for tests; what is known of it elsewhere in tables comes as those tables."""
+    """Yield the API of the simulated cluster for tests, with the tables in its modules' docstrings."""
     yield "`penstock.testing`: [how to test with the simulator](../how-to/test-with-the-simulator.md)."
     yield _FIXTURE
     yield _table(plugin)
@@ -115,7 +114,7 @@ def _testing() -> Iterator[str]:
 
 
 def _table(module: Any) -> str:
-    """The table in a module's docstring, its rows in one line each."""
+    """Return the table in a module's docstring, with each row on one line."""
     lines = [line for line in (inspect.getdoc(module) or "").splitlines() if line.startswith("|")]
     rows: list[list[str]] = []
     for line in lines:
@@ -136,7 +135,7 @@ def _files() -> list[str]:
 
 
 def call_text(name: str, function: Any) -> str:
-    """A function under its public name: its signature, and what its docstring says."""
+    """Return a section for a function: public name, signature, docstring."""
     signature = inspect.signature(function)
     arguments = list(_arguments(signature))
     short = name.rpartition(".")[2]
@@ -148,7 +147,7 @@ def call_text(name: str, function: Any) -> str:
 
 
 def _arguments(signature: inspect.Signature) -> Iterator[str]:
-    """Each as it stands in the source, and the star between them."""
+    """Yield the parameters as in the source, and the star between them."""
     starred = False
     for one in signature.parameters.values():
         if one.name == "self":
@@ -186,7 +185,7 @@ def _values() -> Iterator[str]:
 
 
 def _attributes(kind: type) -> Iterator[str]:
-    """What its values hold and can tell; what they inherit from the hot path may be compiled, in any order."""
+    """Yield the public attributes; inherited ones are sorted, because compiled classes list them in any order."""
     for one in reversed(kind.__mro__):
         if one is not kind and not one.__module__.startswith("penstock."):
             continue

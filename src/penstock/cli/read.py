@@ -1,4 +1,4 @@
-"""`penstock read`: messages of a stream, as a table, JSON lines, raw payloads or an Arrow stream."""
+"""`penstock read`: prints messages of a stream as a table, JSON lines, raw payloads or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "penstock read orders",
-    "# the last ten, then what comes",
+    "# the last ten, then new messages",
     "penstock read orders --from -10 --follow",
     "penstock read orders --from '15m ago' --format json | jq .value",
     "penstock read orders --from 2026-01-31T08:00 --to 2026-01-31T09:00",
     "penstock read orders --key customer-7 --limit 5",
     "penstock read orders --header Colour=red",
-    "# and go on there the next time",
+    "# continue there the next time",
     "penstock read orders --group billing",
     "# from a replica in this rack, if there is one",
     "penstock read orders --follow --read-from nearest --rack a --max-staleness 2s",
@@ -59,7 +59,7 @@ EXAMPLES = examples(
 
 
 class Format(StrEnum):
-    """How messages are printed."""
+    """Output format of messages."""
 
     TABLE = "table"
     JSON = "json"
@@ -108,7 +108,7 @@ def read(
         str | None,
         typer.Option("--to", metavar="PLACE", help="End before here.  Default: where the log ends now."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Print at most N messages.")
     ] = None,
@@ -121,8 +121,8 @@ def read(
         typer.Option(
             "--group",
             metavar="NAME",
-            help="Go on where this group has committed, or --from if nowhere; and commit what was printed.  Not with "
-            "--key, --subject or --header: what they leave out would be committed, too.",
+            help="Start at this consumer group's committed offsets, else at --from; commit printed messages.  Not with "
+            "--key, --subject or --header, because the messages that they exclude would be committed, too.",
             autocompletion=complete_group,
         ),
     ] = None,
@@ -136,7 +136,7 @@ def read(
             "--header",
             metavar="NAME[=VALUE]",
             help="Only messages with this header, and this value if one is given; names are case-sensitive.  May be "
-            "given several times: then all must be there.",
+            "repeated: then all must match.",
         ),
     ] = None,
     read_from: ReadFromOption = "leader",
@@ -148,18 +148,19 @@ def read(
 ) -> None:
     """Read messages from a stream.
 
-    json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are no text come as value_base64,
+    json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are not UTF-8 are in value_base64,
     key_base64, headers_base64. A value of null is a tombstone.
 
-    What all filters (--key, --subject, --header) let through is printed. The broker is told of --subject, so that who
-    may read some subjects only can read these; --key and --header are applied here.
+    A message is printed if it passes all filters (--key, --subject, --header). The broker applies --subject, so a user
+    with permission for only some subjects can read those; the command itself applies --key and --header.
 
-    Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
+    Without --partition all partitions are read, each in its order; an offset belongs to one partition, so it needs
+    --partition.
 
-    With --follow an outage of the broker is waited out, and told on stderr.
+    With --follow the command waits out an outage of the broker, and reports it on stderr.
 
-    What was printed for a --group is committed every few seconds, and when the command ends. Where others hold all
-    partitions, and something is left to read, it waits for their session (10 s): they may have been killed.
+    With --group, offsets of printed messages are committed every few seconds, and when the command ends. If other
+    members hold all partitions and messages are left, it waits for their session time-out (10 s), as they may be dead.
     """
     need_stdout()
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
@@ -203,12 +204,12 @@ def read(
 
 def _check_group(group: str | None, filters: Mapping[str, object]) -> None:
     if group is not None and (given := [flag for flag, value in filters.items() if value not in (None, [])]):
-        text = f"{' and '.join(given)} cannot be given with --group: what is left out would count as read by the group"
+        text = f"{' and '.join(given)} cannot be given with --group: excluded messages would be committed by the group"
         raise typer.BadParameter(f"{text}, and never be printed; read without --group")
 
 
 def _in_range(group: str | None) -> AbstractContextManager[None]:
-    """What to do about an offset that is not there; of a group that depends on where it is."""
+    """Add advice to an error about an offset out of range; for a group `Consuming` adds its own."""
     if group is not None:
         return nullcontext()
     advice = "read from `--from earliest`, or from an offset in that range"
@@ -224,15 +225,15 @@ def as_group(
     partition: int | None,
     timeout: float,
 ) -> Consuming:
-    """A reading as that group. typer.BadParameter for a name that is none, and what is no place for a group."""
+    """Return a reader that is a member of the group. Raise typer.BadParameter for an invalid name or position."""
     from penstock.groups.rows import group_mistake
 
     if (mistake := group_mistake(group)) is not None:
         raise typer.BadParameter(mistake)
     if end is not None:
-        raise typer.BadParameter("--to is not for a group, which goes on where it was; --limit ends it")
+        raise typer.BadParameter("--to is not for a group, which continues at its committed offsets; use --limit")
     if isinstance(start, places.LastMessages):
-        raise typer.BadParameter("give --group an offset, an age or a time: -N is another place in a moment")
+        raise typer.BadParameter("with --group give an offset, an age or a time: -N changes with each new message")
     if isinstance(start, int) and partition is None and len(info.partitions) > 1:
         text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
         raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
@@ -248,7 +249,7 @@ def all_partitions(
     timeout: float,
     where: Filter | None = None,
 ) -> Batches:
-    """Those of all partitions, each in its order. An offset would be another message in each."""
+    """Read all partitions, each in its order. Raise BadParameter for an offset, which needs one partition."""
     if isinstance(start, int | places.LastMessages) or isinstance(end, int | places.LastMessages):
         text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
         raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
@@ -258,7 +259,7 @@ def all_partitions(
 def place_of(
     client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
 ) -> OffsetAt:
-    """Where a place is in one partition."""
+    """Resolve a position in one partition to an offset."""
     from penstock.client.values import LATEST
 
     if not isinstance(place, places.LastMessages):
@@ -270,7 +271,7 @@ def place_of(
 def _offset(
     client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
 ) -> int:
-    # An offset that is not there yet is a fine end.
+    # An offset beyond the log end is a valid end.
     return place if isinstance(place, int) else place_of(client, info, partition, place, timeout).offset
 
 
@@ -280,12 +281,12 @@ def _why_nothing(name: str, begin: OffsetAt, stop: int | None) -> str:
     if begin.offset >= begin.committed_end:
         return f"--from is where {name} ends (offset {begin.committed_end}); --follow waits for what comes"
     if stop is not None and stop <= begin.offset:
-        return f"--to (offset {stop}) is not behind --from (offset {begin.offset})"
+        return f"--to (offset {stop}) is not after --from (offset {begin.offset})"
     return f"none from offset {begin.offset} to {min(stop or begin.committed_end, begin.committed_end) - 1} matches"
 
 
 class _Seen:
-    """How many rows have gone by."""
+    """Counts the rows that pass."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -305,7 +306,7 @@ def _with_progress(
     partition: int,
     where: Filter | None,
 ) -> Batches:
-    """One partition, with a bar where the messages themselves go elsewhere than to the terminal."""
+    """Read one partition; show a progress bar if stdout is not the terminal."""
     source = client.read(
         info,
         at.offset,
@@ -326,7 +327,7 @@ def _with_progress(
 
 
 def _filter(key: str | None, subject: str | None, *, headers: list[str] | None) -> Filter | None:
-    """What lets through what all of these do; None: there are none."""
+    """Return a filter that combines these; None if there are none. Raise BadParameter."""
     if key is None and subject is None and not headers:
         return None
     from penstock.client.filters import Filter
@@ -348,7 +349,7 @@ def _named(texts: list[str]) -> dict[str, str | None]:
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """At most `limit` rows; asks for no batch beyond them."""
+    """Yield at most `limit` rows; request no batch beyond them."""
     if limit is None:
         yield from batches
         return

@@ -1,9 +1,9 @@
-"""Writes docs/reference: cli.md from the commands' own help, config.md and metrics.md from their tables, errors.md
+"""Generates docs/reference: cli.md from the commands' help, config.md and metrics.md from their tables, errors.md
 from the table of error codes, python.md, spark.md.
 
     python -m penstock.cli.reference docs/reference
 
-A test compares the files with what this module makes, so that they cannot fall behind.
+A test compares the files with this module's output, so that they cannot become outdated.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _CLI_HEAD = """# Command line
 
 | exit code | meaning |
 |---|---|
-| 0 | Done; also when the reader of the output had enough (`penstock read orders \\| head`). |
+| 0 | Success; also if the reader of the output closed the pipe early (`penstock read orders \\| head`). |
 | 1 | The broker, NATS, the disk or the network refused or failed: one clear line on stderr says what, and what to do. |
-| 2 | Used wrongly: options, values, a config that cannot work. |
+| 2 | Usage error: options, values, an invalid config. |
 | 130 | Ended by Ctrl-C. |
 | 143, 129 | `penstock bench` and `penstock demo`: ended by SIGTERM, or because the terminal was closed. |
 
@@ -97,7 +97,7 @@ Variables that Kubernetes makes for a service named `penstock` (`PENSTOCK_SERVIC
 
 
 def cli_reference() -> str:
-    """The text of docs/reference/cli.md."""
+    """Return the text of docs/reference/cli.md."""
     root = typer.main.get_command(app)
     parts = [_CLI_HEAD, _MADE]
     for path, command in commands():
@@ -111,7 +111,7 @@ def cli_reference() -> str:
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that is shown, with its path, the program itself first."""
+    """Yield (path, command) of every visible command, the program itself first."""
 
     def below(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield path, command
@@ -133,7 +133,7 @@ def _plain(text: str) -> str:
 
 def _paragraphs(text: str) -> str:
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
-    # House style: one sentence a line.
+    # House style: one sentence per line.
     return "\n\n".join(re.sub(r"(?<=[a-z)\]:])\. (?=[A-Z])", ".\n", _plain(part)) for part in paragraphs)
 
 
@@ -164,7 +164,7 @@ def _cell(text: str) -> str:
 
 
 def config_reference() -> str:
-    """The text of docs/reference/config.md."""
+    """Return the text of docs/reference/config.md."""
     rows = "".join(_setting_row(setting) for setting in SETTINGS.values())
     return _CONFIG_HEAD + rows + _CONFIG_TAIL + "\n" + _MADE
 
@@ -177,7 +177,7 @@ def _setting_row(setting: Setting) -> str:
 
 
 def errors_page() -> str:
-    """The text of docs/reference/errors.md."""
+    """Return the text of docs/reference/errors.md."""
     return f"{errors_reference()}\n{_MADE}"
 
 

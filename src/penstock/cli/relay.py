@@ -1,4 +1,4 @@
-"""`penstock relay`: publishes what a stream holds to NATS, for ordinary subscribers."""
+"""`penstock relay`: publishes a stream's messages to NATS, for ordinary subscribers."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ if TYPE_CHECKING:
     from penstock.messages import StreamInfo
 
 EXAMPLES = examples(
-    "# all of it, once, each message on copies.<its own subject>",
+    "# all messages once, each on copies.<its own subject>",
     "penstock relay orders --to 'copies.{subject}'",
-    "# what comes from now on, with tokens of the subject in another order",
+    "# new messages, with the subject's tokens in another order",
     "penstock relay orders --to 'eu.{3}.{2}' --from latest --follow",
     "# an hour of yesterday, at a rate that subscribers can take",
     "penstock relay orders --to replay.orders --from 2026-01-31T08:00 --until 2026-01-31T09:00 --rate 500",
-    "# for ever, and after a stop go on there",
+    "# until stopped; the next run continues there",
     "penstock relay orders --to 'copies.{subject}' --group copies --follow",
 )
 _LOT_BYTES = 1 << 20
-_UNACKED_MAX = 4_000  # messages on their way to streams: nats-server refuses what JetStream has no room for (10,000)
+_UNACKED_MAX = 4_000  # messages in flight to streams: JetStream rejects them beyond its own queue (10,000)
 _RETRY_S = 0.2
-_LOOK_AGAIN_S = 1.0  # for streams at the target, before messages are sent
-_JETSTREAM_AGAIN_S = 60.0  # where no JetStream answers: that may take seconds each time
-_RATE_PARTS = 20  # in a second, so that a rate is even
+_LOOK_AGAIN_S = 1.0  # shortest interval between look-ups of the streams at the target
+_JETSTREAM_AGAIN_S = 60.0  # interval if no JetStream answers, because each attempt may take seconds
+_RATE_PARTS = 20  # parts per second with --rate, to spread messages evenly
 _RATE = re.compile(r"([0-9][0-9_,]*)(?:/s)?")
 
 
@@ -76,7 +76,7 @@ def _rate(text: str | None) -> int | None:
     found = _RATE.fullmatch(text.strip())
     rate = int(re.sub("[_,]", "", found[1])) if found else 0
     if not rate:
-        raise typer.BadParameter(f"{text!r} is no rate: give messages in a second, such as 500 or 500/s")
+        raise typer.BadParameter(f"{text!r} is not a rate: give messages per second, such as 500 or 500/s")
     return rate
 
 
@@ -89,8 +89,7 @@ def relay(
         typer.Option(
             "--to",
             metavar="SUBJECT",
-            help="Where to publish: a subject, in which {subject} stands for that of the message, and {1}, {2}, … for "
-            "its tokens.",
+            help="Target subject, in which {subject} stands for the message's subject, and {1}, {2}, … for its tokens.",
         ),
     ],
     start: Annotated[
@@ -106,18 +105,18 @@ def relay(
         str | None,
         typer.Option("--until", metavar="PLACE", help="End before here.  Default: where the log ends now."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
     group: Annotated[
         str | None,
         typer.Option(
             "--group",
             metavar="NAME",
-            help="Go on where this group has committed, or --from if nowhere; and commit what NATS has confirmed.",
+            help="Start at this consumer group's committed offsets, else at --from; commit what NATS has confirmed.",
         ),
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option("--rate", metavar="N", help="So many messages in a second at most.  Default: as fast as it goes."),
+        typer.Option("--rate", metavar="N", help="Most messages per second.  Default: no limit."),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
@@ -134,12 +133,12 @@ def relay(
         bool | None,
         typer.Option(
             "--stored/--not-stored",
-            help="Whether streams have to ack each message.  Default: those of this cluster and of JetStream that "
-            "store the target.",
+            help="Wait for streams to ack each message, or not.  Default: wait for those of this cluster and of "
+            "JetStream that store the target.",
             show_default=False,
         ),
     ] = None,
-    nats: Annotated[str | None, nats_option("The nats-server to publish to.  Default: what the broker says.")] = None,
+    nats: Annotated[str | None, nats_option("The nats-server to publish to.  Default: the broker's.")] = None,
     nats_creds: NatsCreds = None,
     nats_tls_ca: NatsTlsCa = None,
     nats_tls_cert: NatsTlsCert = None,
@@ -149,19 +148,19 @@ def relay(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Publish what a stream holds to NATS, for subscribers that know nothing of Penstock.
+    """Publish a stream's messages to NATS, for ordinary subscribers.
 
-    A message keeps its value, headers and key, and gets headers that say where it is from: Penstock-Stream,
-    Penstock-Partition, Penstock-Offset, Penstock-Timestamp.
+    A message keeps its value, headers and key, and gets headers with its origin: Penstock-Stream, Penstock-Partition,
+    Penstock-Offset, Penstock-Timestamp.
 
-    NATS confirms each batch before the next one is read. With --group that is committed every few seconds: a relay
-    that was killed goes on there, once the session of the killed one is over (10 s), and publishes again what it had
-    published since (at least once). Subscribers that are away miss what is published, as always in NATS.
+    NATS confirms each batch before the next one is read. With --group the offsets are committed every few seconds: a
+    relay that was killed continues there, after the session time-out (10 s), and publishes later messages again
+    (at-least-once delivery). Subscribers that are not connected miss messages, as always in NATS.
 
-    Where the target is stored by the stream itself, it is refused; other streams that store it are named, and they
-    have to ack each message. A message that one of them refuses (a TTL, a rollup, its size) ends the relay: the
-    message is named, and nothing from there on is committed. What a stream acks as a duplicate, for its Nats-Msg-Id,
-    counts as stored, since a relay that goes on publishes again what it had published; their number is said at the end.
+    The command refuses a target that the stream itself stores; it names other streams that store the target, and waits
+    for their acks. A message that one of them rejects (a TTL, a rollup, its size) ends the relay: the error names it,
+    and no offset from there on is committed. A message that a stream acks as a duplicate (Nats-Msg-Id) counts as
+    stored, since a relay that continues publishes some messages again; their number is printed at the end.
     """
     mapping, rate_max = SubjectMapping(to), _rate(rate)
     left_out = header_pattern([name.strip() for name in (without or "").split(",") if name.strip()])
@@ -206,9 +205,9 @@ def relay(
 
 
 class _Target:
-    """Which streams store what is relayed. Looked up again while it goes on: a stream may be made meanwhile.
+    """Looks up the streams that store the target, at first and again during the relay.
 
-    What is relayed between the making of a stream and the next look is not known to be stored in it.
+    Messages relayed between the creation of a stream and the next look-up are not confirmed by that stream.
     """
 
     def __init__(
@@ -234,17 +233,17 @@ class _Target:
         self._jetstream_again_s = 0.0
 
     def check(self) -> None:
-        """ValueError: the stream would store what it relays, in a loop. Notes the other streams."""
+        """Raise ValueError if the stream itself stores the target, a loop. Print a note on other such streams."""
         if not self._is_elsewhere:
             own = (self._info.config.subject_of(number) for number in range(max(1, len(self._info.partitions))))
             self._mapping.refuse((self._info.subject, *own))
         elif self._stored is None:
-            text = "note: whether a stream of Penstock stores what is published at another NATS server, nobody looks"
+            text = "note: the relay does not check if a Penstock stream stores messages published at another NATS server"
             self._note(f"{text}; --stored waits for the ack of each message")
         self._acking()
 
     def look(self, thread: LoopThread, nats_output: NatsOutput) -> None:
-        """Look it up, unless that was done a moment ago. Has streams answer once one is to ack."""
+        """Look up the streams, unless that was done recently. Subscribe to acks once a stream must ack."""
         now_s = time.monotonic()
         if self._stored is False or (self._looked_s is not None and now_s < self._looked_s + _LOOK_AGAIN_S):
             return
@@ -253,21 +252,21 @@ class _Target:
             patterns = self._acking()
             if now_s >= self._jetstream_again_s:
                 found = thread.run(nats_output.jetstream_patterns(self._mapping.pattern(self._info.subject)[0]))
-                if found is None:  # away, or none: what was found before holds
+                if found is None:  # no JetStream, or it is down: keep the last result
                     self._jetstream_again_s = now_s + _JETSTREAM_AGAIN_S
                 else:
                     self._jetstream = found
         except (RemoteError, OperationalError):
             if is_first:
                 raise
-            return  # an outage of the broker, or of NATS: what was found before holds
+            return  # an outage of the broker or of NATS: keep the last result
         storing = Storing([*patterns, *self._jetstream], at_least=1 if self._stored else 0)
         if not nats_output.inbox and (storing.is_known or self._is_elsewhere):
             thread.run(nats_output.listen())
         self.storing = storing
 
     def _acking(self) -> list[str]:
-        """The subjects of the other streams of this cluster that ack what is relayed, one for each ack."""
+        """Return the subjects of this cluster's other streams that ack relayed messages, one entry per ack."""
         if self._is_elsewhere:
             return []
         target, _ = self._mapping.pattern(self._info.subject)
@@ -277,7 +276,7 @@ class _Target:
             if is_own or not overlap(other.subject, target):
                 continue
             name = other.name
-            self._note(f"note: stream {name} stores {other.subject}, and so (some of) what is relayed to {target}")
+            self._note(f"note: stream {name} stores {other.subject}, and so messages that are relayed to {target}")
             if other.config.acks is Acks.REPLY:
                 into = paused if other.intake == Intake.PAUSED else found
                 for number in range(max(1, len(other.partitions))):
@@ -285,8 +284,8 @@ class _Target:
                     # The streams of a group are one queue group: each message is acked by one of them.
                     into[other.config.group or name, pattern] = pattern
             elif self._stored is not False:
-                self._note(f"note: stream {name} acks no such message, so what it refuses is only counted there")
-        # One that is paused acks nothing: it counts only where there is no other, so that nothing goes nowhere.
+                self._note(f"note: stream {name} does not ack these messages, so it only counts those that it rejects")
+        # A paused stream acks nothing: wait for it only if there is no other, so that no message is lost.
         return list((found or paused).values())
 
     def _note(self, text: str) -> None:
@@ -316,7 +315,7 @@ def _batches(
 
 
 def _total(client: Client, info: StreamInfo, partition: int | None, timeout: float) -> int | None:
-    """How many offsets there are; less may be wanted."""
+    """Return an upper bound of the offsets to relay; None if unknown."""
     known = [one for one in info.partitions if partition in (None, one.partition)]
     if any(one.committed_end is None or one.log_start is None for one in known):
         return None
@@ -324,7 +323,7 @@ def _total(client: Client, info: StreamInfo, partition: int | None, timeout: flo
 
 
 def _paced(batch: pa.RecordBatch, rate_max: int | None) -> Iterator[tuple[pa.RecordBatch, float]]:
-    """Parts of a batch, of `_UNACKED_MAX` rows at most, and how long to wait behind each."""
+    """Yield (part of at most `_UNACKED_MAX` rows, seconds to wait after it)."""
     rows = max(1, min(_UNACKED_MAX, rate_max // _RATE_PARTS if rate_max else batch.num_rows))
     due_s = time.monotonic()
     for begin in range(0, batch.num_rows, rows):
@@ -334,7 +333,7 @@ def _paced(batch: pa.RecordBatch, rate_max: int | None) -> Iterator[tuple[pa.Rec
 
 
 class _Sending:
-    """Publishes parts of batches, each until all have acked it who are to."""
+    """Publishes parts of batches, each again until all required streams have acked it."""
 
     def __init__(
         self,
@@ -358,7 +357,7 @@ class _Sending:
         self._attempt = 0
 
     def send(self, part: pa.RecordBatch) -> None:
-        """OperationalError: nats-server or a stream refuses it, or has not acked it in time. Unavailable: no NATS."""
+        """Publish a part. Raise OperationalError if it is rejected or not acked in time, Unavailable without NATS."""
         from penstock.client.batches import partition_of
 
         self._target.look(self._thread, self._output)
@@ -378,7 +377,7 @@ class _Sending:
             assert answers is not None
             if time.monotonic() > give_up_s:
                 raise OperationalError(f"the message at offset {missing} is not stored: {answers.later}")
-            # From there on again, in order: what is behind it may be there already, and comes twice.
+            # Repeat from there on, in order; later messages may be stored already, and are then stored twice.
             begin = left.column("offset").to_pylist().index(missing)
             if begin:
                 give_up_s = time.monotonic() + self._timeout_s
@@ -394,7 +393,7 @@ class _Sending:
 
 
 class _Relayed:
-    """What was published so far."""
+    """Builds the frames and counts the published messages."""
 
     def __init__(self, without: bytes | None) -> None:
         self.messages = 0
@@ -413,7 +412,7 @@ class _Relayed:
         size_max: int,
         reply: str,
     ) -> Sequence[memoryview]:
-        """The frames of a batch, in lots of about a MiB. OperationalError: a message is too large for NATS."""
+        """Return the frames of a batch, in pieces of about 1 MiB. Raise OperationalError if a message is too large."""
         rows = max(1, batch.num_rows // math.ceil((batch.nbytes + 1) / _LOT_BYTES))
         lots = []
         for begin in range(0, batch.num_rows, rows):
@@ -432,7 +431,7 @@ class _Relayed:
         self._ends[partition] = batch.column("offset")[-1].as_py() + 1
 
     def say(self, stream: str, to: str, why: str, *, as_json: bool) -> None:
-        """What was done, also where it was interrupted."""
+        """Print a summary, also after an interruption."""
         seconds = max(1e-3, time.monotonic() - self._begin_s)
         if as_json:
             ends = {str(number): end for number, end in sorted(self._ends.items())}
@@ -447,7 +446,7 @@ class _Relayed:
             what = "acked as duplicates: the stream had a message with their Nats-Msg-Id already"
             say_note(f"note: {output.counted(self.duplicates, 'message')} {what} (--without Nats-Msg-Id stores each)")
         if self.headers_dropped:
-            say_note(f"note: of {output.counted(self.headers_dropped, 'message')} the headers are no NATS header block")
+            say_note(f"note: {output.counted(self.headers_dropped, 'message')} without their invalid NATS header block")
 
 
 @contextmanager

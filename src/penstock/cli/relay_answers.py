@@ -1,17 +1,17 @@
-"""Acks and errors from the streams that store what `penstock relay` publishes.
+"""Acks and errors from the streams that store the messages of `penstock relay`.
 
-Rules: pure; who connects is `relay_nats`. A reply subject is `<inbox>.<attempt>.<partition>-<offset>`. An answer that
-is not in JetStream's form is of a program that subscribes, and counts for nothing.
+Rules: no I/O; `relay_nats` has the connection. A reply subject is `<inbox>.<attempt>.<partition>-<offset>`. An answer
+that does not have JetStream's form comes from some other subscriber, and is ignored.
 
 | an answer                                     | what it means                                             |
 |-----------------------------------------------|-----------------------------------------------------------|
 | an ack                                        | a stream has the message                                  |
 | an ack with `duplicate`                       | the same: the stream has a message with this Nats-Msg-Id  |
-| an error of class 429 or 503, no responders   | not now: the message is published again                   |
-| any other error                               | refused: the relay ends                                   |
+| an error of class 429 or 503, no responders   | temporary: the message is published again                 |
+| any other error                               | rejected: the relay ends                                  |
 
-A duplicate does not end the relay: after a crash it publishes again what the stream has already. It may also be another
-message with the same id; so duplicates are counted, and told.
+A duplicate does not end the relay, because after a crash it publishes some messages again. It may also be a different
+message with the same id, so the relay counts duplicates and prints their number.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _PLACE = re.compile(r"([0-9]{1,10})\.([0-9]{1,10})-([0-9]{1,19})")  # attempt, p
 _AGAIN = (429, 503)
 _NO_RESPONDERS = "503"
 NOBODY_LISTENS = (
-    "nobody listens on the target. Make a stream that stores it (`penstock stream create NAME SUBJECT`), have a paused "
-    "one take messages (`penstock stream resume NAME`), or give --not-stored to wait for no acks"
+    "no stream listens on the target. Make one that stores it (`penstock stream create NAME SUBJECT`), resume a paused "
+    "one (`penstock stream resume NAME`), or give --not-stored to wait for no acks"
 )
 
 
 class Refused(NamedTuple):
-    """A stream does not store a message."""
+    """A stream's rejection of a message."""
 
     partition: int
     offset: int
@@ -49,7 +49,7 @@ class Refused(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One answer of a stream. `error` is empty for an ack."""
+    """One answer of a stream. `error` is empty for an ack; `is_for_now` marks a temporary error."""
 
     stream: str
     error: str = ""
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 
 
 class Storing:
-    """The acks that each message needs: one for each of `patterns` that matches its subject, and `at_least` so many."""
+    """Number of acks that each message needs: one per matching pattern in `patterns`, and `at_least` that many."""
 
     def __init__(self, patterns: Sequence[str] = (), *, at_least: int = 0) -> None:
         self._patterns = tuple(patterns)
@@ -71,7 +71,7 @@ class Storing:
         return bool(self._patterns) or self._at_least > 0
 
     def acks_of(self, subject: str) -> int:
-        """The number of acks that a message on this subject needs."""
+        """Return the number of acks that a message on this subject needs."""
         found = self._known.get(subject)
         if found is None:
             if len(self._known) >= _SUBJECTS_KNOWN_MAX:
@@ -81,7 +81,7 @@ class Storing:
         return found
 
     def needed(self, rows: pa.RecordBatch, mapping: SubjectMapping) -> dict[int, int]:
-        """The number of acks that each message needs once `mapping` has given it its subject, by offset."""
+        """Return the number of acks that each message needs on its mapped subject, by offset."""
         subjects = rows.column("subject").dictionary_encode()
         acks = [self.acks_of(mapping.of(subject)) for subject in subjects.dictionary.to_pylist()]
         each = map(acks.__getitem__, subjects.indices.to_pylist())
@@ -89,18 +89,18 @@ class Storing:
 
 
 class Answers:
-    """The answers to one lot of messages of a partition, which was sent as one attempt. `needed`: acks by offset."""
+    """Collects the answers to one attempt, the messages of a partition sent together. `needed`: acks by offset."""
 
     def __init__(self, attempt: int, partition: int, needed: dict[int, int]) -> None:
         self.attempt = attempt
         self.duplicates = 0
-        self.refused: Refused | None = None  # the first in the log of those that are known
-        self.later = ""  # why a message is to be published again
+        self.refused: Refused | None = None  # the rejected message with the lowest offset so far
+        self.later = ""  # temporary error, after which messages are published again
         self._partition = partition
         self._missing = {offset: count for offset, count in needed.items() if count}
 
     def take(self, reply: str, status: str | None, data: bytes) -> None:
-        """An answer came on the reply subject that ends with `reply`: `<attempt>.<partition>-<offset>`."""
+        """Process an answer; `reply` is the end of its subject: `<attempt>.<partition>-<offset>`."""
         place = _PLACE.fullmatch(reply)
         if place is None:
             return
@@ -117,7 +117,7 @@ class Answers:
             if self.refused is None or refused < self.refused:
                 self.refused = refused
         elif attempt != self.attempt:
-            return  # of an attempt before: what it says of now, the answer to this one says
+            return  # acks and temporary errors of earlier attempts do not count
         elif answer.error:
             self.later = f"stream {answer.stream}: {answer.error}"
         else:
@@ -130,17 +130,17 @@ class Answers:
 
     @property
     def is_settled(self) -> bool:
-        """True if all acks are there, or an error ends the wait."""
+        """True if all acks have arrived, or an error ends the wait."""
         return not self._missing or self.refused is not None or bool(self.later)
 
     @property
     def first_missing(self) -> int | None:
-        """The first offset that not all have acked who are to."""
+        """The first offset that lacks an ack; None if there is none."""
         return min(self._missing, default=None)
 
 
 def parse(data: bytes) -> Answer | None:
-    """An ack or an error of a stream, Penstock's or JetStream's; None for anything else."""
+    """Decode an ack or error of a stream, Penstock's or JetStream's; None for anything else."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,12 +1,11 @@
-"""From a batch of the log to what NATS is sent: one HPUB frame for each row, made by Arrow's own loops.
+"""Converts a batch of the log to frames for NATS: one HPUB frame per row, built by Arrow's own loops.
 
-Rules: a header block is kept as it is, with lines of ours at its end. Lines that an earlier relay wrote go, and so does
-what a publisher has expected of the stream that stored it (`Nats-Expected-…`), which another one would refuse. A block
-that is none (rows appended over the socket may have any bytes) is left out, and counted. Subjects are mapped once for
-each that is different.
+Rules: a header block is kept byte for byte, with our lines added at its end. Lines of an earlier relay are removed, and
+so are a publisher's expectations of the first stream (`Nats-Expected-…`), which another stream would reject. An invalid
+block (rows appended over the socket may have any bytes) is left out, and counted. Each distinct subject is mapped once.
 
     HPUB <subject> [<reply subject>] <bytes of the headers> <bytes of all>␍␊
-    NATS/1.0␍␊ <the headers that it came with> Penstock-Stream: …␍␊ … ␍␊ <value> ␍␊
+    NATS/1.0␍␊ <the message's own headers> Penstock-Stream: …␍␊ … ␍␊ <value> ␍␊
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ _TEXT_KEY = rb"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"
 
 
 class SubjectMapping:
-    """`copies.{subject}`, `eu.{2}.{1}` or a fixed subject: where a message goes, by the subject that it came on."""
+    """Maps a message's subject to the target's, by a template: `copies.{subject}`, `eu.{2}.{1}`, or a fixed subject."""
 
     def __init__(self, template: str) -> None:
-        """ValueError: nothing can be published there."""
+        """Parse the template. Raise ValueError if it is invalid."""
         self.template = template
         for name in _PLACE.findall(template):
             if name != "subject" and not (name.isdecimal() and int(name) > 0):
                 raise ValueError(
-                    f"{{{name}}} stands for nothing; there are {{subject}}, and {{1}}, {{2}}, … for tokens"
+                    f"{{{name}}} is unknown; there are {{subject}}, and {{1}}, {{2}}, … for tokens"
                 )
         plain = _PLACE.sub("x", template)
         if "{" in plain or "}" in plain:
-            raise ValueError(f"{template!r} has a brace without its other half")
+            raise ValueError(f"{template!r} has an unmatched brace")
         if (mistake := subject_mistake(plain)) is not None:
             raise ValueError(f"--to: {mistake.replace(repr(plain), repr(template))}")
         self._known: dict[str, str] = {}
         self._own: tuple[str, ...] = ()
 
     def refuse(self, own: tuple[str, ...]) -> None:
-        """Have nothing published where these patterns take it. ValueError: all may be."""
+        """Reject targets on the source stream's `own` subjects. Raise ValueError if the template always gives one."""
         self._own = own
         for pattern in own:
             target, is_exact = self.pattern(pattern)
@@ -56,11 +55,11 @@ class SubjectMapping:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all goes to one subject."""
+        """True if all messages go to one subject."""
         return "{" not in self.template
 
     def pattern(self, source: str) -> tuple[str, bool]:
-        """What covers all that messages on `source`, perhaps with wildcards, go to; and whether it covers no more."""
+        """Return (a pattern of all targets of messages on `source`, which may have wildcards; True if it is exact)."""
         tokens = source.split(".")
 
         def stands_for(found: re.Match[str]) -> str:
@@ -72,13 +71,13 @@ class SubjectMapping:
         made, is_exact = _PLACE.sub(stands_for, self.template).split("."), True
         for place, token in enumerate(made):
             if token not in ("*", ">") and ("*" in token or ">" in token):
-                made[place], is_exact = "*", False  # a wildcard is a whole token
+                made[place], is_exact = "*", False  # a wildcard must be a whole token
         if ">" in made[:-1]:
             made, is_exact = made[: made.index(">") + 1], False
         return ".".join(made), is_exact
 
     def of(self, subject: str) -> str:
-        """Where a message on this subject goes. ValueError: it has too few tokens, or would come back."""
+        """Return the target of a message on this subject. Raise ValueError if it has too few tokens, or for a loop."""
         found = self._known.get(subject)
         if found is None:
             if len(self._known) >= _SUBJECTS_KNOWN_MAX:
@@ -104,25 +103,25 @@ class SubjectMapping:
 
 
 def _loop(target: str) -> str:
-    return f"the stream itself stores what is published on {target}: each message would come back for ever"
+    return f"the stream itself stores messages on {target}: this would be an endless loop"
 
 
 class Frames(NamedTuple):
-    """What is sent for a batch. `size_max` counts headers and value of its largest row, which nats-server bounds."""
+    """Frames of a batch. `size_max`: bytes of headers and value of the largest row, which nats-server limits."""
 
     data: memoryview
     size_max: int
-    largest_offset: int  # where the largest one is
+    largest_offset: int  # offset of the largest row
     headers_dropped: int
 
 
 def header_pattern(names: Sequence[str]) -> bytes | None:
-    """What matches lines with these header names; one that ends with * stands for all that begin so. ValueError."""
+    """Return a regex for lines with these header names; a final `*` matches any suffix. Raise ValueError."""
     if not names:
         return None
     for name in names:
         if re.fullmatch(r"[!-)+-9;-~]+\*?", name) is None:
-            raise ValueError(f"--without: {name!r} is no name of a header")
+            raise ValueError(f"--without: {name!r} is not a header name")
     found = "|".join(re.escape(name.removesuffix("*")) + ("[^:\r\n]*" if name.endswith("*") else "") for name in names)
     return rf"\r\n(?:{found}):[^\r\n]*".encode()
 
@@ -136,10 +135,10 @@ def frames_of(
     reply: str = "",
     without: bytes | None = None,
 ) -> Frames:
-    """The frames of all rows, in order. ValueError as of `SubjectMapping.of`.
+    """Return the frames of all rows, in order. Raise ValueError like `SubjectMapping.of`.
 
-    `reply`: what the reply subjects begin with, before the offset; empty: there are none. `without`: the lines of
-    headers that are left out.
+    `reply` is the prefix of the reply subjects, before the offset; empty for none. `without` is a regex of header lines
+    to leave out.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -195,7 +194,7 @@ def _subjects(column: pa.Array, mapping: SubjectMapping) -> pa.Array:
 
 
 def _headers(batch: pa.RecordBatch, without: bytes | None) -> tuple[pa.Array, int]:
-    """The header block of each row without its last line end, with its key and what else has no header yet."""
+    """Return each row's header block without its final line end, with lines added for key and tombstone if missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -204,7 +203,7 @@ def _headers(batch: pa.RecordBatch, without: bytes | None) -> tuple[pa.Array, in
         said, dropped = pa.repeat(begin, len(column)), 0
     else:
         is_block = pc.and_(pc.starts_with(column, b"NATS/1.0\r\n"), pc.ends_with(column, b"\r\n\r\n"))
-        dropped = pc.sum(pc.invert(is_block)).as_py() or 0  # of nulls nothing is dropped
+        dropped = pc.sum(pc.invert(is_block)).as_py() or 0  # null headers do not count
         is_block = pc.fill_null(is_block, False)
         said = pc.if_else(is_block, pc.binary_slice(column, 0, -2), begin)
         for pattern in (_DROPPED, without):
@@ -214,7 +213,7 @@ def _headers(batch: pa.RecordBatch, without: bytes | None) -> tuple[pa.Array, in
 
 
 def _with_keys(said: pa.Array, keys: pa.Array) -> pa.Array:
-    """A key that was given over the socket is in no header."""
+    """Add a header line for keys without one: rows appended over the socket have no such header."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -234,7 +233,7 @@ def _with_keys(said: pa.Array, keys: pa.Array) -> pa.Array:
 
 
 def _with_tombstones(said: pa.Array, values: pa.Array) -> pa.Array:
-    """One that was given over the socket is in no header."""
+    """Add a header line for tombstones without one: rows appended over the socket have no such header."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

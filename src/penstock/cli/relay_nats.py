@@ -1,8 +1,8 @@
-"""The connection of `penstock relay` to NATS: frames out, each lot confirmed.
+"""The connection of `penstock relay` to NATS: sends frames and waits for confirmation.
 
-Rules: `send` returns once nats-server has answered a PING behind the frames: what came before it has been handed to
-those who subscribe. nats-py connects again by itself; frames that were on their way then may be lost, so they are sent
-again, and may come twice. What nats-server refuses (a permission, a size) ends the relay.
+Rules: `send` returns once nats-server has answered a PING sent after the frames; it has then delivered the frames to
+subscribers. nats-py reconnects by itself; frames in flight may be lost then, so they are sent again, and may be
+delivered twice. A rejection by nats-server (a permission, a size) ends the relay.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import first_connection, not_connected
 
 _PAUSE_S = 0.2
-_LOOK_UP_S = 2.0  # for JetStream to say which streams it has
-_LATE_S = 0.5  # for refusals at the end, where nobody knows whether a stream is there
+_LOOK_UP_S = 2.0  # time-out of a request to JetStream's API
+_LATE_S = 0.5  # wait for late rejections at the end, if no stream is known to store the target
 _STREAMS_MAX = 10_000
 
 
@@ -39,32 +39,32 @@ class _StreamInfo(msgspec.Struct):
 
 
 class _StreamPage(msgspec.Struct):
-    """A page of `$JS.API.STREAM.LIST`; an error of JetStream has no stream."""
+    """A page of `$JS.API.STREAM.LIST`; `streams` is None in an error response."""
 
     streams: list[_StreamInfo] | None = None
     total: int = 0
 
 
 class NatsOutput:
-    """See the module. Made by `open_output`; all on one event loop."""
+    """Connection to NATS for frames and acks; used on one event loop."""
 
     def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
         self._urls = tuple(urls)
         self._timeout_s = timeout_s
         self._connection = StrictNatsClient()
         self._refusal: Exception | None = None
-        self._lost = asyncio.Event()  # the connection, since the last lot
+        self._lost = asyncio.Event()  # set if the connection was lost since the last send
         self._inbox = ""
-        self._answers: Answers | None = None  # to what was sent last
+        self._answers: Answers | None = None  # answers to the last send
         self._answered = asyncio.Event()
 
     @property
     def size_max(self) -> int:
-        """What nats-server takes of one message: bytes of headers and value."""
+        """nats-server's max_payload: largest message in bytes, headers and value."""
         return self._connection.max_payload
 
     async def open(self, options: Mapping[str, Any]) -> None:
-        """Connect. Unavailable."""
+        """Connect. Raise Unavailable on failure."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await first_connection(
@@ -90,12 +90,12 @@ class NatsOutput:
         return self._inbox
 
     async def listen(self) -> None:
-        """Have streams answer what is sent. OperationalError: the connection has ended."""
+        """Subscribe to answers of streams. Raise OperationalError if the connection has ended."""
         try:
             inbox = self._connection.new_inbox()
             await self._connection.subscribe(f"{inbox}.>", cb=self._heard)
         except NatsError as error:
-            raise OperationalError(f"no answers of streams can be heard: {error}") from None
+            raise OperationalError(f"cannot subscribe to answers of streams: {error}") from None
         self._inbox = inbox
 
     async def _heard(self, message: Msg) -> None:
@@ -106,9 +106,9 @@ class NatsOutput:
                 self._answered.set()
 
     async def jetstream_patterns(self, target: str) -> list[str] | None:
-        """The subjects of JetStream's streams that overlap `target` and ack; None where no JetStream answers.
+        """Return the subjects of JetStream's streams that overlap `target` and ack; None if no JetStream answers.
 
-        OperationalError: what answers is not JetStream's, or there are more than 10,000 streams.
+        Raise OperationalError if the answer is invalid, or if there are more than 10,000 streams.
         """
         patterns: list[str] = []
         seen = 0
@@ -121,7 +121,7 @@ class NatsOutput:
             try:
                 page = msgspec.json.decode(answer.data, type=_StreamPage)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                text = f"which streams of JetStream store {target} is not known: {error}"
+                text = f"cannot find out which JetStream streams store {target}: {error}"
                 raise OperationalError(f"{text}; --not-stored waits for no ack") from None
             streams = page.streams or []
             seen += len(streams)
@@ -135,7 +135,7 @@ class NatsOutput:
                 return patterns
 
     async def end(self, *, waits: bool) -> None:
-        """OperationalError: a stream has refused something. `waits`: a little, for refusals that are on their way."""
+        """Raise OperationalError if a stream has rejected a message. `waits`: wait briefly for late rejections."""
         if waits and self._answers is not None and self._answers.refused is None:
             await asyncio.sleep(_LATE_S)
         self._check_refused()
@@ -156,9 +156,9 @@ class NatsOutput:
         return f" ({self._refusal})" if self._refusal is not None else ""
 
     async def send(self, lots: Sequence[memoryview], answers: Answers | None = None) -> None:
-        """Send whole frames, again where the connection broke meanwhile, and wait until all have acked who are to.
+        """Send whole frames, again after a reconnect, and wait for all required acks.
 
-        Unavailable: NATS has not confirmed it in time. OperationalError: a stream refuses it, or an ack is missing.
+        Raise Unavailable if NATS has not confirmed in time, OperationalError if a stream rejects it or an ack is missing.
         """
         self._check_refused()
         self._answers = answers
@@ -173,7 +173,7 @@ class NatsOutput:
             if answers is not None and answers.first_missing is not None:
                 text = f"no stream has acked the message at offset {answers.first_missing} in time"
                 raise OperationalError(
-                    f"{text}; give it more with --timeout, or wait for no acks: --not-stored"
+                    f"{text}; raise the time-out with --timeout, or wait for no acks: --not-stored"
                 ) from None
             raise Unavailable(f"NATS at {self._shown} has not confirmed what was sent{self._why}") from None
         self._check_refused()
@@ -184,7 +184,7 @@ class NatsOutput:
             who = f"stream {refused.stream}" if refused.stream else "a stream at the target"
             where = f"the message at offset {refused.offset} of partition {refused.partition}"
             text = f"{who} refuses {where}: {refused.text}. The relay stops there"
-            raise OperationalError(f"{text}; --without NAME publishes without a header, --from goes on behind it")
+            raise OperationalError(f"{text}; --without NAME publishes without a header, --from continues after it")
 
     async def _sent(self, lots: Sequence[memoryview]) -> bool:
         connection = self._connection
@@ -195,18 +195,18 @@ class NatsOutput:
         self._refusal = None
         self._lost.clear()
         for frames in lots:
-            # What `publish` does for one message: nats-py has no other way for frames that are made already. A lot is
-            # whole frames: what waits when a connection breaks, nats-py sends to the next one.
+            # Like nats-py's `publish`, which has no public call for ready-made frames. Each piece holds whole frames,
+            # because nats-py sends its pending data on the next connection after a disconnect.
             await connection._send_command(bytes(frames))  # noqa: SLF001
             await connection._flush_pending(force_flush=True)  # noqa: SLF001
         if not await self._confirmed():
             return False
-        if self._refusal is not None:  # it came before the PONG
+        if self._refusal is not None:  # the error arrived before the PONG
             raise OperationalError(f"NATS at {self._shown} refuses what is relayed: {self._refusal}")
         return True
 
     async def _confirmed(self) -> bool:
-        """Whether the PONG came, and on the connection that everything went to."""
+        """True if the PONG arrived on the same connection that the frames were sent on."""
         flushed = asyncio.ensure_future(self._connection.flush(math.ceil(self._timeout_s)))
         lost = asyncio.ensure_future(self._lost.wait())
         try:
@@ -219,5 +219,4 @@ class NatsOutput:
             await asyncio.gather(flushed, lost, return_exceptions=True)
 
     async def close(self) -> None:
-        """Give back the connection."""
         await self._connection.close()

@@ -1,7 +1,7 @@
-"""Brokers and replicas as tables for people: who leads, who is in sync, how far the others are behind.
+"""Tables of brokers and replicas: leaders, in-sync replicas, lag of followers.
 
-Rules: how far followers are, only their leader knows; of one that does not answer it is not told. A table has at most
-SHOWN_MAX lines: of more partitions those are shown that are not well, then others while there is room.
+Rules: only the leader knows its followers' lag; it is shown as unknown if the leader does not answer. A table has at
+most SHOWN_MAX lines: unhealthy partitions first, then others while there is room.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 NAME_CHARS_MAX = 30
 SHOWN_MAX = 32
-"""Lines of a table: a terminal shows about as many."""
-UNKNOWN = "?"  # only the leader knows, and does not say
+"""Most lines of a table, about the height of a terminal."""
+UNKNOWN = "?"  # only the leader knows, and it did not answer
 
 
 def broker_table(state: StatusResponse) -> Table:
-    """One line a broker of the cluster."""
+    """Return a table with one line per broker of the cluster."""
     made = table("broker", "address", "rack", "version", "state", right=("broker",))
     for one in state.brokers:
         is_leader = one.broker_id == state.metadata_leader
         is_cut_off = one.is_live and one.is_reachable is False
         text = ("live" if one.is_live else "away") + ("" if one.votes else ", no vote")
         if is_cut_off:
-            # Whether it is live, only a metadata leader knows.
+            # Only a metadata leader knows if it is live.
             text = "not reachable from here" if state.metadata_leader is None else f"{text}, not reachable from here"
         style = "green" if one.is_live and not is_cut_off else "bold red"
         made.add_row(
@@ -46,9 +46,9 @@ def broker_table(state: StatusResponse) -> Table:
 
 
 def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = frozenset()) -> Table:
-    """One line a partition: its leader, its epoch, its replicas, who of them is in sync and how far they are behind.
+    """Return a table with one line per partition: leader, leader epoch, replicas, ISR, lag of followers.
 
-    `unreachable`: who may have led until lately, and is not reached now. Of many partitions some; see `left_out`.
+    `unreachable`: brokers that cannot be reached and so may no longer lead. Partitions may be left out; see `left_out`.
     """
     are_observed = any(part.observers for info in infos for part in info.partitions)
     names = ("stream", "partition", "leader", "epoch", "replicas", "in sync", *(["observers"] * are_observed), "behind")
@@ -70,14 +70,14 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
 
 
 def left_out(infos: Sequence[StreamInfo], unreachable: frozenset[int] = frozenset()) -> str:
-    """How many partitions `replica_table` has no line for, and how many of these are not well; empty: none."""
+    """Return how many partitions, and unhealthy ones, `replica_table` leaves out, as text; empty if none."""
     text = more_text(_each(infos), lambda row: is_well(row[1], unreachable), SHOWN_MAX, "partition")
     return text and f"{text}; --json has them"
 
 
 def is_well(part: PartitionInfo, unreachable: frozenset[int] = frozenset()) -> bool:
-    """Whether a partition stores what comes, on all its replicas, as far as its leader says."""
-    is_led = part.leader_id is not None or not part.replicas  # a broker that is alone has neither
+    """True if the partition is online, led and uncorrupted, and all its replicas are in sync."""
+    is_led = part.leader_id is not None or not part.replicas  # a broker without a cluster has neither
     are_in_sync = len(part.isr) == len(part.replicas) and not any(one.state for one in part.followers)
     is_known = part.committed_end is not None and behind_text(part) != UNKNOWN
     return (
@@ -96,7 +96,7 @@ def _each(infos: Sequence[StreamInfo]) -> list[tuple[StreamInfo, PartitionInfo]]
 
 
 def some_of(items: Sequence[T], is_good: Callable[[T], bool], most: int) -> list[T]:
-    """Return so many at most, in their order: those that are not good, then others while there is room."""
+    """Return at most `most` items in their order: those that are not good, then others while there is room."""
     if len(items) <= most:
         return list(items)
     worst_first = sorted(range(len(items)), key=lambda number: is_good(items[number]))
@@ -104,7 +104,7 @@ def some_of(items: Sequence[T], is_good: Callable[[T], bool], most: int) -> list
 
 
 def more_text(items: Sequence[T], is_good: Callable[[T], bool], most: int, noun: str) -> str:
-    """How many `some_of` leaves out, and how many of these are not good; empty: none."""
+    """Return how many items, and how many that are not good, `some_of` leaves out, as text; empty if none."""
     if len(items) <= most:
         return ""
     bad = max(0, sum(not is_good(item) for item in items) - most)
@@ -114,7 +114,7 @@ def more_text(items: Sequence[T], is_good: Callable[[T], bool], most: int, noun:
 
 
 def silent_leaders(infos: Sequence[StreamInfo]) -> str:
-    """Which brokers lead and did not say what they hold; empty: all have."""
+    """Return a line with the leaders that did not answer; empty if all did."""
     silent = {
         part.leader_id
         for info in infos
@@ -124,21 +124,21 @@ def silent_leaders(infos: Sequence[StreamInfo]) -> str:
     if not silent:
         return ""
     who = f"broker{'s' if len(silent) > 1 else ''} {ids_text(sorted(silent))}"
-    return f"no answer from {who}: what only a leader knows of its partitions is shown as {UNKNOWN}"
+    return f"no answer from {who}: values that only the leader knows are shown as {UNKNOWN}"
 
 
 def leader_text(part: PartitionInfo) -> str:
-    """Who leads a partition."""
+    """Return the partition's leader as text."""
     return "nobody" if part.leader_id is None else str(part.leader_id)
 
 
 def ids_text(ids: Sequence[int]) -> str:
-    """Ids of brokers, as they stand."""
+    """Return broker ids in the given order, separated by commas."""
     return ",".join(map(str, ids)) or "-"
 
 
 def observers_text(part: PartitionInfo) -> str:
-    """Who observes a partition, and how stale each may be at most, as it says."""
+    """Return the partition's observers (read replicas), each with its reported maximum staleness."""
     told = {one.broker_id: one.behind_us for one in part.followers}
     texts = []
     for one in part.observers:
@@ -148,7 +148,7 @@ def observers_text(part: PartitionInfo) -> str:
 
 
 def behind_text(part: PartitionInfo) -> str:
-    """Who of the followers and observers lacks how many messages of the leader's."""
+    """Return the lag in messages of each follower and observer that is behind the leader."""
     if not part.followers:
         return UNKNOWN if len(part.replicas) + len(part.observers) > 1 else "-"
     late = [
@@ -161,7 +161,7 @@ def behind_text(part: PartitionInfo) -> str:
 
 
 def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
-    """What is said of the replicas of one partition."""
+    """Return names and texts about a partition's replicas."""
     shown = {
         f"{prefix}leader": f"broker {part.leader_id} at {part.leader}" if part.leader_id is not None else "nobody",
         f"{prefix}on brokers": ids_text(part.replicas),

@@ -1,4 +1,4 @@
-"""Streams and brokers as tables for people."""
+"""Prints tables of streams and their problems."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _GAPS_SHOWN_MAX = 10
 _TROUBLED_SHOWN_MAX = 10  # partitions
-_PARTITIONS_SHOWN_MAX = 16  # of one stream, each in several lines
-_GAPS_MEAN = "times in which nobody listened, at most; what was published then may not be stored, what was acked is"
-_WIDE = 120  # characters: from here on there is room for offsets and whole times
-_RANGES_CHARS_MAX = 30  # of the offsets of several partitions, in a line of `_WIDE`
+_PARTITIONS_SHOWN_MAX = 16  # partitions of one stream, each in several lines
+_GAPS_MEAN = "times with possibly no subscription; messages published then may not be stored, acked ones are"
+_WIDE = 120  # characters: from this width on, offsets and full times are shown
+_RANGES_CHARS_MAX = 30  # most characters for the offsets of several partitions, in a line of `_WIDE`
 _TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
-_STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # those are meant
+_STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # intended states
 
 
 def pairs(values: Mapping[str, str]) -> Table:
-    """Two columns: name and value. A value that is too long for the line, such as a path, goes on in the next one."""
+    """Return a table of two columns, name and value; a long value, such as a path, is wrapped."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
@@ -42,7 +42,7 @@ def pairs(values: Mapping[str, str]) -> Table:
 
 
 def offset_count(info: StreamInfo) -> int | None:
-    """Offsets kept and committed, those of messages that have gone too; None: of a partition nobody says it now."""
+    """Count committed offsets from the log start on, deleted messages included; None if a partition's are unknown."""
     count = 0
     for part in info.partitions:
         if part.committed_end is None or part.log_start is None:
@@ -57,7 +57,7 @@ def _count_or_unknown(info: StreamInfo) -> str:
 
 
 def state_text(info: StreamInfo) -> str:
-    """The states of a stream's partitions, each once."""
+    """Return the distinct states of a stream's partitions."""
     states = list(dict.fromkeys(str(part.state).replace("_", " ") for part in info.partitions))
     if states == ["online"] and info.intake != Intake.OPEN:
         return intake_text(info)
@@ -65,22 +65,22 @@ def state_text(info: StreamInfo) -> str:
 
 
 def intake_text(info: StreamInfo) -> str:
-    """`open`, `paused`, `read-only`, `sealed`."""
+    """Return `open`, `paused`, `read-only` or `sealed`."""
     return info.intake.replace("_", "-")
 
 
 def moving_text(info: StreamInfo) -> str:
-    """How many partitions a stream had, and who has not given up the keys that leave it for those added last."""
+    """Return the earlier partition counts, and the partitions whose keys have not all moved to the added ones."""
     text = ", then ".join(map(str, info.counts))
     if not info.is_moving:
         return text
     marked = {one.partition for one in info.key_marks if one.partitions == info.counts[-1]}
     missing = ", ".join(str(number) for number in range(info.counts[-2]) if number not in marked)
-    return f"{text}; partition {missing} has not given up its keys yet"
+    return f"{text}; partition {missing} has not handed over its keys yet"
 
 
 def offsets_text(part: PartitionInfo) -> str:
-    """Which offsets a partition holds."""
+    """Return the range of committed offsets of a partition, as text."""
     if part.committed_end is None:
         return UNKNOWN
     if part.committed_end == part.log_start:
@@ -89,23 +89,23 @@ def offsets_text(part: PartitionInfo) -> str:
 
 
 def _ranges_text(info: StreamInfo) -> str:
-    """The offsets of each partition, where they fit in a line beside the rest: `stream show` has all of them."""
+    """Return each partition's offsets if they fit into the line, else the count; `stream show` has them all."""
     text = ", ".join(offsets_text(part) for part in info.partitions)
     return text if len(info.partitions) == 1 or len(text) <= _RANGES_CHARS_MAX else f"{len(info.partitions)} partitions"
 
 
 def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
-    """One line a stream in at most `width` characters, however long its name; a narrow one has no offsets."""
+    """Return a table with one line per stream in at most `width` characters; offsets are omitted if it is narrow."""
     wide = width >= _WIDE
     rows = [_row(info, wide=wide) for info in infos]
     names = ["stream", "subject", "offsets", "size", *(("first to last",) if wide else ()), "last message", "state"]
     made = table(*names, right=("offsets", "size"))
-    # What is left for names and subjects; two characters lie between columns.
+    # Share the remaining width between names and subjects; two characters separate columns.
     fixed = [
         max(len(title), *(width_of(row[column]) for row in rows)) for column, title in enumerate(names) if column >= 2
     ]
     left = max(2 * _TEXT_CHARS_MIN, width - sum(fixed) - 2 * (len(names) - 1))
-    # A name of usual length is shown whole, as other commands take it.
+    # A name of usual length is not truncated, so that it can be copied.
     name_chars_max = max(_TEXT_CHARS_MIN, left // 2, min(replicas.NAME_CHARS_MAX, left - _SUBJECT_CHARS_MIN))
     name_chars = min(max(width_of(row[0]) for row in rows), name_chars_max)
     for name, subject, *others, state in rows:
@@ -129,7 +129,7 @@ def _row(info: StreamInfo, *, wide: bool) -> list[str]:
 
 
 def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, str]:
-    """What a stream is and holds; `is_clustered`: and who holds it. Of many partitions some, as `replica_table`."""
+    """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only."""
     shown = {
         "stream": info.name,
         "subject": info.subject,
@@ -174,16 +174,16 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
 
 
 def _archived_text(info: StreamInfo, part: PartitionInfo) -> str | None:
-    """Up to where retention may delete because all archives have it; None: no archive is waited for, or has told."""
+    """Return the offset up to which all archives have the messages; None if no archive matters or has reported."""
     if part.archived_end is None:
         waits = info.config.retain is Retain.UNTIL_ARCHIVED and part.committed_end is not None
         return "no archive has reported yet: nothing is deleted" if waits else None
     each = ", ".join(f"{printable(name)} {count_text(end)}" for name, end in sorted(part.archives.items()))
-    return f"{count_text(part.archived_end)} ({each or 'no archive has reported of this partition'})"
+    return f"{count_text(part.archived_end)} ({each or 'no archive has reported on this partition'})"
 
 
 def gap_text(gap: GapInfo) -> str:
-    """When a gap was, how long, and why."""
+    """Return a gap's start, duration and reason as text."""
     start = time_text(gap.start_us)
     if gap.end_us is None:
         return f"{start} until now: {gap.reason}"
@@ -191,7 +191,7 @@ def gap_text(gap: GapInfo) -> str:
 
 
 def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
-    """The latest gaps; nothing where there are none."""
+    """Print the latest gaps, if any."""
     if not gaps:
         return
     console.print()
@@ -203,7 +203,7 @@ def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
 
 
 def print_causes(console: Console, causes: Sequence[Cause]) -> None:
-    """The latest gaps of several streams, each with where it was; nothing where there are none."""
+    """Print the latest gaps of several streams with their partitions, if any."""
     from penstock.doctor.findings import listed
 
     if not causes:
@@ -217,7 +217,7 @@ def print_causes(console: Console, causes: Sequence[Cause]) -> None:
 
 
 def print_troubles(console: Console, infos: Sequence[StreamInfo]) -> None:
-    """The trouble of some partitions, the worst first, and of how many more it is not shown."""
+    """Print the problems of some partitions, the worst first, and the count of those not shown."""
     found = [(info, part) for info in infos for part in info.partitions if _has_trouble(part)]
     found.sort(key=lambda one: _severity(one[1]))
     for info, part in found[:_TROUBLED_SHOWN_MAX]:
@@ -228,7 +228,7 @@ def print_troubles(console: Console, infos: Sequence[StreamInfo]) -> None:
 
 
 def _severity(part: PartitionInfo) -> int:
-    """0 for damage, then what does not work now, then what was."""
+    """Return 0 for corruption, 1 for a current failure, 2 for past problems."""
     if part.damage:
         return 0
     return 1 if part.state_reason or any(one.state for one in part.followers) else 2
@@ -244,14 +244,14 @@ def _has_trouble(part: PartitionInfo) -> bool:
 
 
 def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> None:
-    """Damage, gaps and dropped messages of one partition; nothing where all is well."""
+    """Print corruption, gaps and dropped messages of a partition, if any."""
     from penstock.messages import PartitionHealth
 
     which = info.name if len(info.partitions) == 1 else f"{info.name}, partition {part.partition},"
     where_from = which.rstrip(",")
     if part.state_reason:
         console.print()
-        # What the reason says then is that nobody leads it.
+        # The reason then already says that there is no leader.
         is_state = "" if part.state == PartitionHealth.NO_LEADER else f" is {str(part.state).replace('_', ' ')}"
         console.print(cell(f"Stream {which if is_state else where_from}{is_state}: {part.state_reason}", "yellow"))
     for one in part.followers:

@@ -1,4 +1,4 @@
-"""`penstock restore`: makes streams of a backup, with their offsets, times and groups."""
+"""`penstock restore`: creates streams from a backup, with their offsets, times and groups."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "# all streams, into another cluster",
     "penstock restore /backups/penstock --server other:7422",
-    "# with those who may log in; an administrator is there already",
+    "# also users; the cluster must already have an administrator",
     "penstock --credentials admin.credentials restore /backups/penstock --users --server other:7422",
     "penstock --credentials admin.credentials restore /backups/penstock --users-only --server other:7422",
-    "# one, to look at, beside the one that is there; it stays paused",
+    "# one stream, beside the existing one; it stays paused",
     "penstock restore /backups/penstock --stream orders --as orders-of-monday",
-    "# from so long ago that its max_age would delete all of it at once",
+    "# an old one, which its max_age would delete at once",
     "penstock restore /backups/penstock --stream orders --as orders-of-march --without-max-age",
-    "# rows that a clock which was ahead has dated in the future get the time of now",
+    "# rows with times in the future, from a clock that was ahead, get the current time",
     "penstock restore /backups/penstock --stream orders --future-times now",
 )
 
 
 class Restored(NamedTuple):
-    """What became of one stream."""
+    """Result of restoring one stream."""
 
     stream: str
     rows: int
@@ -61,28 +61,28 @@ def restore(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--as", metavar="NAME", help="With --stream: what it is called here. It stays paused then."),
+        typer.Option("--as", metavar="NAME", help="With --stream: its new name. It stays paused then."),
     ] = None,
     replicas: Annotated[
         int | None,
         typer.Option("--replicas", metavar="N", min=1, help="Default: as it was, but no more than there are brokers."),
     ] = None,
     paused: Annotated[
-        bool, typer.Option("--paused", help="Leave the streams paused, so that nobody listens for them yet.")
+        bool, typer.Option("--paused", help="Leave the streams paused, so that brokers do not subscribe for them yet.")
     ] = False,
     without_max_age: Annotated[
         bool,
         typer.Option(
             "--without-max-age",
-            help="Give the streams no max_age, which would delete what is older by now than it allows.",
+            help="Give the streams no max_age, which would delete older rows at once.",
         ),
     ] = False,
     future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
     with_users: Annotated[
-        bool, typer.Option("--users", help="Make the users of the backup, too, before any row comes.")
+        bool, typer.Option("--users", help="Also create the users of the backup, before any rows.")
     ] = False,
     only_users: Annotated[
-        bool, typer.Option("--users-only", help="Make the users of the backup, and no streams.")
+        bool, typer.Option("--users-only", help="Create the users of the backup, and no streams.")
     ] = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -90,18 +90,19 @@ def restore(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Make streams of a backup: the same rows at the same offsets, with the same times, and groups where they were.
+    """Create streams from a backup: the same rows at the same offsets, with the same times, and groups' offsets.
 
-    Every file is verified before its stream is made, and the stream is compared with the backup in the end. It
-    can be interrupted, and run again: it goes on where the streams here end, and those that are whole and take messages
-    already are left as they are. A stream of that name that holds anything else is left alone, and ends it.
+    Every file is verified before its stream is created, and the stream is compared with the backup at the end. You can
+    interrupt the command and run it again: it continues at the end of each stream; complete streams that accept
+    messages already are not changed. If a stream of that name holds anything else, the command fails and leaves it
+    alone.
 
-    With --users or --users-only, users of the backup that are not there are made: they log in as they did, with the
-    same passwords, tokens and nkeys, and may do the same. It takes an administrator there. A user of that name is left
-    as it is. Asks first where some of them are administrators: nothing in a backup proves who has written it.
+    With --users or --users-only, missing users are created with the same passwords, tokens, nkeys and permissions. This
+    needs an administrator in the target cluster. Existing users are not changed. The command asks first if some of the
+    users are administrators, because a backup does not prove who wrote it.
 
-    A stream is paused until all of it is there; then it takes messages, if it did when it was backed up, and has its
-    retention again. Rows keep their times, so a max_age deletes at once what is older by now: see --without-max-age.
+    A stream is paused until it is complete; then it gets its retention, and accepts messages if it did when it was
+    backed up. Rows keep their times, so max_age deletes older rows at once: see --without-max-age.
     """
     from penstock.cli import backup_files, backup_users
 
@@ -118,7 +119,7 @@ def restore(
         brokers = max(1, len(status.brokers))
         if users is not None:
             backup_users.check_target(client, seconds)
-        # All that is refused is refused before anything is made, and users are made last.
+        # All checks come before the first change, and users are created after the streams.
         keeps = ("max_age_ms",) if without_max_age else ()
         jobs = [
             _Job(client, folder, entry, name or entry.name, replicas, brokers, seconds, keeps, times)
@@ -149,7 +150,7 @@ def _check_only_users(of_streams: dict[str, object]) -> None:
 
 
 def _users_of(manifest: Manifest, folder: Path) -> list[UserExport]:
-    """OperationalError: it has none. CorruptionError."""
+    """Return the backup's users. Raise OperationalError if it has none, CorruptionError if their file is corrupt."""
     from penstock.cli import backup_users
 
     if manifest.access is None:
@@ -158,7 +159,7 @@ def _users_of(manifest: Manifest, folder: Path) -> list[UserExport]:
 
 
 def _ask(administrators: list[str], folder: Path) -> None:
-    """Whether these may become administrators. OperationalError: nobody answers."""
+    """Ask the user to confirm new administrators. Raise OperationalError at the end of stdin."""
     if administrators:
         names = ", ".join(administrators)
         what = "an administrator" if len(administrators) == 1 else "administrators"
@@ -185,12 +186,12 @@ def _chosen(manifest: Manifest, name: str | None, folder: Path, *, needs_some: b
         raise OperationalError(f"{folder} has no stream {name}; it has {', '.join(names) or 'none at all'}")
     found = [manifest.stream(one) for one in names if name in (None, one)]
     chosen = [one for one in found if one is not None]
-    # Brokers without keys refuse what is encrypted: before any other stream was made.
+    # Encrypted streams first: brokers without keys reject them, and then no other stream was created yet.
     return sorted(chosen, key=lambda one: not one.config.is_encrypted)
 
 
 def _check_files(jobs: list[_Job], there: list[StreamInfo | None]) -> None:
-    """Every file that is still needed: of a damaged backup nothing is left behind."""
+    """Verify every file that is still needed before anything is created from it. Raise CorruptionError."""
     from penstock.cli import backup_files
 
     files = [one for job, info in zip(jobs, there, strict=True) for one in job.needed(info)]
@@ -203,7 +204,7 @@ def _check_files(jobs: list[_Job], there: list[StreamInfo | None]) -> None:
 
 
 class _Job(NamedTuple):
-    """One stream."""
+    """Restores one stream."""
 
     client: Client
     folder: Path
@@ -212,11 +213,11 @@ class _Job(NamedTuple):
     replicas: int | None
     brokers: int
     timeout_s: float
-    unlimited: tuple[str, ...]  # limits of its config that it is not to get
+    unlimited: tuple[str, ...]  # limits of its config that are not restored
     times: placed_rows.RowTimes
 
     def is_done(self) -> bool:
-        """Whether an earlier run has restored it to its end: it takes messages then, and is left as it is."""
+        """True if an earlier run has completed it, so that this one does not change it; prints a note."""
         from penstock.cli.restored_already import Held, held_of
         from penstock.client.errors import StreamNotFound
 
@@ -227,22 +228,22 @@ class _Job(NamedTuple):
                 return False
             held = held_of(self.client, self.folder, self.entry, there, self.times, timeout_s)
             if held is Held.ALL:
-                text = f"note: stream {there.name} is there with all that the backup has, and is {there.intake}"
+                text = f"note: stream {there.name} is {there.intake}, and already has all rows of the backup"
                 say_note(f"{text}: it is left as it is")
             elif held is Held.REST:
-                text = f"note: stream {there.name} is there, is {there.intake}, and has the end of what the backup has"
-                text = f"{text}: what came before is gone, and not by its limits of now. It is left as it is"
+                text = f"note: stream {there.name} is {there.intake}, and has only the last rows of the backup"
+                text = f"{text}: the earlier ones were deleted, but not by its current limits. It is left as it is"
                 say_note(f"{text}. To have all of it, restore under another name (--stream, --as)")
             elif held is Held.EXPIRED:
-                text = f"note: stream {there.name} is there, is {there.intake}, and goes as far as the backup"
-                text = f"{text}, whose rows its limits have deleted: it is left as it is"
+                text = f"note: stream {there.name} is {there.intake}, and goes as far as the backup"
+                text = f"{text}, but its limits have deleted the backup's rows: it is left as it is"
                 hint = "restore under another name (--stream, --as) with --without-max-age"
                 say_note(f"{text}. To have them, {hint}")
             return held is not Held.NOTHING
         return False
 
     def there(self) -> StreamInfo | None:
-        """The stream here, if there is one. OperationalError: it is another one."""
+        """Return the existing stream, or None. Raise OperationalError if it cannot be the one to restore."""
         from penstock.client.errors import StreamNotFound
 
         with suppress(StreamNotFound):
@@ -252,7 +253,7 @@ class _Job(NamedTuple):
         return None
 
     def needed(self, there: StreamInfo | None) -> list[tuple[Path, PartitionBackup, File]]:
-        """The files of what is not here yet. OperationalError: what is here is not the beginning of this backup."""
+        """Return the files with missing rows. Raise OperationalError if existing rows differ from the backup's."""
         found: list[tuple[Path, PartitionBackup, File]] = []
         for partition in self.entry.partitions:
             end = 0
@@ -270,7 +271,7 @@ class _Job(NamedTuple):
         return Placer(self.client, info, partition.partition, timeout=timeout_s)
 
     def made(self) -> StreamInfo:
-        """The stream, made here."""
+        """Create the stream, paused."""
         from penstock.client.placing import create_paused
 
         return create_paused(self.client, self._config(placed_rows.LATER), timeout=self.timeout_s)
@@ -289,15 +290,15 @@ class _Job(NamedTuple):
         return msgspec.structs.replace(config, **fields)
 
     def _check(self, there: StreamInfo) -> None:
-        text = f"stream {there.name} is there"
+        text = f"stream {there.name} exists"
         if there.intake != Intake.PAUSED:
-            text = f"{text}, and is {there.intake}: nothing is mixed with what it holds, which is not this backup"
-            raise OperationalError(f"{text}; restore that one under another name (--stream, --as), or delete it")
+            text = f"{text}, is {there.intake}, and does not hold this backup; it was not changed"
+            raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
         if there.subject != self.entry.config.subject or len(there.partitions) != len(self.entry.partitions):
             raise OperationalError(f"{text} with another subject, or other partitions; restore under another name")
 
     def fill(self, info: StreamInfo, advance: Callable[[int], None]) -> int:
-        """Put what is not there yet; how many rows the backup has."""
+        """Put the missing rows and compare all; return the count of rows in the backup."""
         done = rows = 0
         for partition in self.entry.partitions:
             placer = self._placer(info, partition)
@@ -309,14 +310,14 @@ class _Job(NamedTuple):
         return rows
 
     def _kept_from(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int:
-        """Where the rows begin that must be there. OperationalError: more is gone than the limits explain."""
+        """Return the first offset to compare. Raise OperationalError if rows are missing that no limit deleted."""
         from penstock.cli.restored_already import explains
 
         if placer.start <= partition.log_start or not _has_limits(info):
             return partition.log_start
         if not explains(info, self.folder, partition, placer.start, placer.end, self.times):
             text = f"stream {info.name} begins at offset {placer.start}, and the backup at {partition.log_start}"
-            raise OperationalError(f"{text}: what it lacks was purged; restore under another name (--stream, --as)")
+            raise OperationalError(f"{text}: the earlier rows were purged; restore under another name (--stream, --as)")
         return placer.start
 
     def _fill(
@@ -327,7 +328,7 @@ class _Job(NamedTuple):
         batches = backup_files.batches(self.folder, partition, max(placer.end, partition.log_start))
         placed_rows.put(placer, self.times.limited(self.times.counted(batches), latest_us), tell, self.times)
         if placer.end < partition.end:
-            placer.begin_at(partition.end)  # nothing was kept of it
+            placer.begin_at(partition.end)  # the backup has no rows up to its end
         placer.give_up_before(min(partition.log_start, placer.end))
 
     def _check_beginning(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int | None:
@@ -354,7 +355,7 @@ class _Job(NamedTuple):
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
     def _compare(self, info: StreamInfo, partition: PartitionBackup, begin: int, latest_us: int | None) -> int:
-        """Whether it has the backup's rows from `begin` on; how many. OperationalError: it has others."""
+        """Compare the rows from `begin` on with the backup; return their count. Raise OperationalError if they differ."""
         from penstock.cli import backup_files
         from penstock.commitlog.checksums import RangeSums
 
@@ -366,7 +367,7 @@ class _Job(NamedTuple):
         return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
 
     def finish(self, info: StreamInfo, rows: int, groups: list[GroupBackup], *, paused: bool) -> Restored:
-        """Give it the rest of its config, groups, and its state."""
+        """Restore the remaining config, the groups' offsets, and the intake."""
         later = placed_rows.later(self.entry.config, is_sealed=self.entry.intake is Intake.SEALED)
         later = {field: value for field, value in later.items() if field not in self.unlimited}
         self._say_age(info, is_limited="max_age_ms" in later)
@@ -396,7 +397,7 @@ class _Job(NamedTuple):
             say_note(placed_rows.SEALED_NOTE.format(info.name))
             return
         if not is_limited:
-            text = f"note: stream {info.name} has no max_age here, so all of it is kept; it was {age}"
+            text = f"note: stream {info.name} now has no max_age, so it keeps all messages; it was {age}"
             say_note(f"{text}: `penstock stream alter {info.name} --max-age {age}`")
             return
         old = 0
@@ -411,7 +412,7 @@ class _Job(NamedTuple):
 
 
 def _has_limits(info: StreamInfo) -> bool:
-    """Whether an earlier run has come to its end, and given the stream back what takes rows from it."""
+    """True if an earlier run has restored the limits, which it does at its end."""
     return any(getattr(info.config, field) != value for field, value in placed_rows.LATER.items())
 
 
@@ -430,4 +431,4 @@ def _say(restored: list[Restored], *, as_json: bool) -> None:
     output.console().print(table)
     for one in restored:
         if one.intake == Intake.PAUSED:
-            say_note(f"stream {one.stream} is paused; `penstock stream resume {one.stream}` has it take messages")
+            say_note(f"stream {one.stream} is paused; `penstock stream resume {one.stream}` lets it accept messages")

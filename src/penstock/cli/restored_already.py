@@ -1,11 +1,10 @@
-"""Whether a stream that takes messages already is one that a restore has made: then nothing of it is to be brought.
+"""Checks if a stream that accepts messages already holds a backup, so that a restore can skip it.
 
-Rules: it holds the backup if it goes at least as far, and the rows that both have are the same, by checksums. What its
-limits have taken since is no longer there, and need not be. Where rows go by themselves (compaction, a time to live,
-rollups), or get other times, checksums differ: there the first row that is left must be the backup's. Where no row is
-left that could be compared, and the stream's limits explain that, a restore would bring nothing that stays: the stream
-is left as it is, and that is said. What somebody has purged no limit explains: a stream of which only the end is left
-is told as such, and one of which nothing is left is not taken for this backup.
+Rules: the stream holds the backup if it ends at or after the backup's end, and their common rows have equal checksums.
+Rows that its limits have deleted may be missing. With compaction, a time to live, rollups or changed times checksums
+differ; then the first remaining row must be the backup's. If no row remains to compare, and the stream's limits explain
+that, restored rows would be deleted at once: the restore skips the stream and says so. Limits do not explain purged
+rows: a stream with only the last rows is reported as such; one without any row does not count as this backup.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
 
 
 class Held(Enum):
-    """What a stream has of a backup."""
+    """Part of a backup that a stream holds."""
 
-    NOTHING = "something else, or not all of it"
-    ALL = "all of it, but for what its limits have taken"
-    REST = "the end of it: somebody has purged what came before"
-    EXPIRED = "none of it: its limits have taken all"
+    NOTHING = "other rows, or it ends before the backup"
+    ALL = "all rows, except those that its limits have deleted"
+    REST = "only the last rows: earlier ones were purged"
+    EXPIRED = "no rows: its limits have deleted all"
 
 
 def held_of(
     client: Client, folder: Path, entry: StreamBackup, there: StreamInfo, times: RowTimes, timeout_s: float
 ) -> Held:
-    """What `there`, which takes messages, has of `entry`."""
+    """Return which part of `entry` the stream `there`, which accepts messages, holds."""
     from penstock.client.placing import Placer
 
     if there.subject != entry.config.subject or len(there.partitions) != len(entry.partitions):
@@ -73,12 +72,12 @@ def held_of(
 
 
 def _loses_rows(there: StreamInfo) -> bool:
-    """Whether rows go from the middle of its log."""
+    """True if rows may be deleted from the middle of its log."""
     return bool(there.config.compact or there.config.allow_message_ttl or there.config.allow_rollup)
 
 
 def _is_empty(client: Client, there: StreamInfo, partition: PartitionBackup, begin: int, timeout_s: float) -> bool:
-    """Whether of such a log no row is left in `[begin, end)` of the backup."""
+    """True if the log may lose rows in its middle, and has none left in `[begin, partition.end)`."""
     if not _loses_rows(there):
         return False
     number, end = partition.partition, partition.end
@@ -89,7 +88,7 @@ def _is_empty(client: Client, there: StreamInfo, partition: PartitionBackup, beg
 def explains(
     there: StreamInfo, folder: Path, partition: PartitionBackup, start: int, end: int, times: RowTimes
 ) -> bool:
-    """Whether the limits of its stream have moved the beginning of a log, which ends at `end`, to `start`."""
+    """True if the stream's limits can have raised the start of a log that ends at `end` to `start`."""
     config = there.config
     newer = end - partition.end
     if config.max_messages is not None and end - start >= config.max_messages:
@@ -98,10 +97,10 @@ def explains(
         return True
     size_bytes = there.partitions[partition.partition].size_bytes
     if newer > 0 and config.max_bytes is not None and size_bytes + limits.BATCH_BYTES_MAX > config.max_bytes:
-        return True  # a batch goes if those behind it alone are as much
+        return True  # retention deletes a batch if the batches after it reach max_bytes
     if config.max_age_ms is None:
         return False
-    last_us = 0  # of the last row before `start`
+    last_us = 0  # time of the last row before `start`
     begin = max((one.base_offset for one in partition.files if one.base_offset < start), default=start)
     for rows, _ in backup_files.batches(folder, partition, begin):
         offsets = rows.column("offset")
@@ -109,7 +108,7 @@ def explains(
             continue
         before = next((n for n in range(rows.num_rows) if offsets[n].as_py() >= start), rows.num_rows)
         last_us = rows.column("timestamp")[before - 1].value
-    # Rows that were restored with other times are older than the backup says.
+    # Rows restored with changed times are older than in the backup.
     return times.are_changed or last_us < time.time_ns() // 1_000 - config.max_age_ms * 1_000
 
 
