@@ -1,4 +1,4 @@
-"""`penstock acl …`: what users may do: add, list, delete and test rules."""
+"""`penstock acl …`: add, list, delete and test the rules that give users permissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Group,
-    help="Add, list, delete and test rules: what users may do. What no rule allows is denied.",
+    help="Add, list, delete and test rules, the permissions of users. Everything that no rule allows is denied.",
     epilog=examples(
         "penstock acl add billing read,commit_offsets --stream orders",
         "penstock acl test billing read --stream orders",
@@ -41,7 +41,7 @@ _User = Annotated[
     str,
     typer.Argument(
         metavar="USER",
-        help="The user's name; '*' is everybody.",
+        help="The user's name; '*' is all users.",
         callback=user_or_everybody,
         autocompletion=complete_user,
     ),
@@ -59,17 +59,17 @@ _Stream = Annotated[
     typer.Option(
         "--stream",
         metavar="PATTERN",
-        help="Streams by name: a name, a beginning such as 'orders-*', or '*' for all.",
+        help="Streams by name: a name, a prefix such as 'orders-*', or '*' for all.",
         autocompletion=complete_stream,
     ),
 ]
 _Subject = Annotated[
     str | None,
-    typer.Option("--subject", metavar="PATTERN", help="What is on these subjects, such as 'orders.eu.>'."),
+    typer.Option("--subject", metavar="PATTERN", help="Messages on these subjects, such as 'orders.eu.>'."),
 ]
 _GroupOption = Annotated[
     str | None,
-    typer.Option("--group", metavar="PATTERN", help="Of commit_offsets: only for these groups, such as 'billing-*'."),
+    typer.Option("--group", metavar="PATTERN", help="For commit_offsets: only these groups, such as 'billing-*'."),
 ]
 
 
@@ -80,7 +80,7 @@ def _rules(operations: str, stream: str | None, subject: str | None, group: str 
     if unknown := [name for name in names if name not in OPERATIONS]:
         raise typer.BadParameter(f"{', '.join(unknown)}: no such operation; there are {', '.join(OPERATIONS)}")
     if not names:
-        raise typer.BadParameter(f"which operation? There are {', '.join(OPERATIONS)}")
+        raise typer.BadParameter(f"give an operation: {', '.join(OPERATIONS)}")
     return [
         rule(name, stream=stream, subject=subject, group=group if name == "commit_offsets" else None)  # type: ignore[arg-type]
         for name in names
@@ -99,12 +99,13 @@ def add(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Allow a user something, on streams by their names or by what is on some subjects.
+    """Add rules that allow a user operations, on streams by name or by subject.
 
-    When it returns, all brokers go by it. A rule about subjects allows a stream all of whose subjects match; of another
-    stream it allows to append rows that are on them, and to read with a filter of such subjects.
+    When the command ends, all brokers apply the rules. A rule with a subject applies to a stream if all the stream's
+    subjects match; on other streams it allows appends of rows on matching subjects, and reads with a filter on such
+    subjects.
 
-    An append over NATS is governed by the permissions of NATS.
+    The permissions of NATS govern messages published over NATS.
     """
     rules = _rules(operations, stream, subject, group)
     with connected(ctx, server, timeout) as (client, seconds):
@@ -125,7 +126,7 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Take rules away, as they were added. When it returns, no broker goes by them any more."""
+    """Delete rules; give them as they were added. When the command ends, no broker applies them any more."""
     rules = _rules(operations, stream, subject, group)
     with connected(ctx, server, timeout) as (client, seconds):
         there = client.users.get(user, timeout=seconds)
@@ -148,7 +149,7 @@ def list_rules(
         str | None,
         typer.Argument(
             metavar="[USER]",
-            help="Only of this user.  Default: of all.",
+            help="Only rules of this user.  Default: all.",
             callback=user_or_everybody,
             autocompletion=complete_user,
         ),
@@ -158,7 +159,7 @@ def list_rules(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """List rules. Who is no administrator sees his own, and everybody's (*)."""
+    """List rules. Users who are not administrators see only their own rules, and those for all users (*)."""
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
@@ -178,7 +179,7 @@ def list_rules(
 
 
 def rule_fields(rule: Rule) -> dict[str, str]:
-    """One rule for scripts."""
+    """Return a rule's non-empty fields as a JSON object."""
     fields = ("operation", "stream", "subject", "group")
     return {field: str(getattr(rule, field)) for field in fields if getattr(rule, field)}
 
@@ -195,9 +196,7 @@ def try_out(
     ] = "",
     subject: Annotated[
         str,
-        typer.Option(
-            "--subject", metavar="SUBJECT", help="For a stream that is not there: on what; else for rows on it."
-        ),
+        typer.Option("--subject", metavar="SUBJECT", help="The subject of a stream that does not exist; else of rows."),
     ] = "",
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="For this group.")] = "",
     as_json: Json = False,
@@ -205,7 +204,7 @@ def try_out(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Say whether a user may do something, and which rule says so; nothing is done. Exit code 1: it may not."""
+    """Test if a user has permission for an operation, and print the deciding rule. Exit code 1: it is denied."""
     need_stdout()
     operation = operation.replace("-", "_")
     if operation not in OPERATIONS:
@@ -228,7 +227,7 @@ for _name, _command, _lines in (
             "penstock acl add billing read,commit_offsets --stream orders --group 'billing-*'",
             "penstock acl add loader append --subject 'orders.eu.>'",
             "penstock acl add platform create,alter,delete --subject 'platform.>'",
-            "# everybody who has logged in",
+            "# all users who have logged in",
             "penstock acl add '*' read --stream prices",
         ),
     ),

@@ -289,7 +289,7 @@ def rows_of(header: BatchHeader, data: bytes, start: int, *, file: str = "") -> 
 
 
 def batches(folder: Path, partition: PartitionBackup, start: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield (rows from offset `start` on, perhaps none; end offset) for each batch. Raise CorruptionError or OSError."""
+    """Yield (rows from offset `start` on, perhaps none; end offset) per batch. Raise CorruptionError or OSError."""
     for file in partition.files:
         if file.end_offset <= start:
             continue

@@ -218,9 +218,7 @@ _SCALE_EXAMPLES = examples(
 def scale(
     streams: Annotated[
         int,
-        typer.Option(
-            "--streams", metavar="N", min=2, max=limits.BENCH_STREAMS_MAX, help="Number of idle streams."
-        ),
+        typer.Option("--streams", metavar="N", min=2, max=limits.BENCH_STREAMS_MAX, help="Number of idle streams."),
     ] = 10_000,
     messages: Annotated[
         int,

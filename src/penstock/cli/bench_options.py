@@ -126,7 +126,9 @@ def bytes_of(option: str, text: str | None) -> int | None:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
     if not limits.MIB <= size <= limits.BENCH_CATCH_UP_BYTES_MAX:
-        raise typer.BadParameter(f"must be from 1MiB to {limits.BENCH_CATCH_UP_BYTES_MAX:,} bytes", param_hint=f"'{option}'")
+        raise typer.BadParameter(
+            f"must be from 1MiB to {limits.BENCH_CATCH_UP_BYTES_MAX:,} bytes", param_hint=f"'{option}'"
+        )
     return size
 
 

@@ -83,5 +83,5 @@ def check_used(given: Addresses, systems: Collection[str]) -> None:
     for product, option, address in options:
         if address is not None and not set(NAMES[product]) & set(systems):
             raise typer.BadParameter(
-                f"{product} is not measured: add --against {product}, or leave this out", param_hint=f"'{option}'"
+                f"this product is not measured: add --against {product}, or leave this out", param_hint=f"'{option}'"
             )

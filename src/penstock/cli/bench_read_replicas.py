@@ -20,7 +20,8 @@ EXAMPLES = examples(
 @clearly
 def read_replicas(
     consumers: Annotated[
-        int, typer.Option("--consumers", metavar="N", min=1, max=1_000, help="Consumers that read the whole log at once.")
+        int,
+        typer.Option("--consumers", metavar="N", min=1, max=1_000, help="Consumers that read the whole log at once."),
     ] = 24,
     rounds: Rounds = None,
     json_file: JsonFile = None,

@@ -33,7 +33,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return user names; a user who is not an administrator gets only the own name."""
+    """Return user names; users who are not administrators get only their own."""
     return _beginning(incomplete, _asked(ctx, _user_names))
 
 

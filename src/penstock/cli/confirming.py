@@ -11,7 +11,7 @@ from penstock.cli.failure import FAILED, printable, say_error
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask the user; if the answer is no, print `otherwise` and exit with 1. Raise OperationalError at the end of stdin."""
+    """Ask the user; if the answer is no, print `otherwise` and exit with 1. Raise OperationalError at end of stdin."""
     if not _confirmed(question):
         say_error(otherwise)
         raise typer.Exit(FAILED)

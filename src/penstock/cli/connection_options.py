@@ -98,7 +98,7 @@ def _meant(context: Any, server: str | None) -> str | None:
 
 
 def reached(server: str | None, options: Mapping[str, object]) -> str | None:
-    """Return the address list with the TLS files in `options` added to each broker; `server` unchanged if there are none.
+    """Return the address list with the TLS files in `options` added to each broker; `server` itself without such files.
 
     Without `server` the list comes from $PENSTOCK_SERVER, else it is the default address.
     """

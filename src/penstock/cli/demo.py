@@ -75,7 +75,9 @@ def demo(
     if spark:
         raise typer.BadParameter("--spark is for the demo with one broker")
     if not 3 <= brokers <= limits.RAFT_VOTERS_MAX:
-        raise typer.BadParameter(f"--brokers {brokers}: give 1, or 3 to {limits.RAFT_VOTERS_MAX}; with two a loss stops both")
+        raise typer.BadParameter(
+            f"--brokers {brokers}: give 1, or 3 to {limits.RAFT_VOTERS_MAX}; with two a loss stops both"
+        )
     if rows is not None:
         raise typer.BadParameter("--rows is for the demo with one broker; a cluster's publishes until it ends")
     from penstock.cli import demo_cluster

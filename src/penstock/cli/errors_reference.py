@@ -13,14 +13,14 @@ Codes are stable: a program may decide by them (`error.code` of every `penstock.
 The Python client has a class for those that programs ask for most, such as `penstock.StorageFailed`.
 It raises any other code, also one of a newer broker that it does not know, as a plain `RemoteError`.
 
-- **Stored?** says whether an append, or another change, that was refused with the code was done.
-  "Perhaps" means: look before you do it again, or use a [producer](../how-to/append-once.md).
-- **The client** says what the client does by itself before its caller hears of it.
-- **Again?** says whether it makes sense to do the same again.
+- **Stored?** says if an append, or another change, that failed with the code was done.
+  "Perhaps" means: check before you retry, or use a [producer](../how-to/append-once.md).
+- **The client** says what the client does by itself before it raises the error.
+- **Again?** says if a retry makes sense.
 
 After a "perhaps" the client never repeats a `client.append` without a producer: it raises the code.
 If the connection broke, it raises `OutcomeUnknown`, which has no code and means the same.
-The rows may then be stored after the error was raised, behind rows that were appended later.
+The rows may then be stored after the error was raised, and after rows that were appended later.
 
 | code | Python | meaning | stored? | the client | again? |
 |---|---|---|---|---|---|

@@ -104,7 +104,5 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         notes.append("JetStream rejects new messages when the stream is full; here the oldest are deleted")
     if "max_bytes" in fields:
         size_text = format_bytes(fields["max_bytes"])
-        notes.append(
-            f"max_bytes is {size_text} here, too, but of batches on the disk, which may be fewer messages"
-        )
+        notes.append(f"max_bytes is {size_text} here, too, but of batches on the disk, which may be fewer messages")
     return fields

@@ -70,9 +70,7 @@ def needed() -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise OperationalError(
-            f"Penstock was installed without encryption: {how_to_install('encryption')}"
-        ) from None
+        raise OperationalError(f"Penstock was installed without encryption: {how_to_install('encryption')}") from None
 
 
 def keys_of(file: Path | None) -> EncryptionKeys | None:

@@ -60,7 +60,7 @@ def _is_encrypted(folder: Path, name: str) -> bool:
 
 
 def stream_configs(raft_folder: Path) -> dict[int, StreamConfig]:
-    """Return the config of each stream by its id. Raise OSError, or CorruptionError or RemoteError for invalid files."""
+    """Return the config of each stream by its id. Raise OSError; CorruptionError or RemoteError for invalid files."""
     return {int(stream_id): state.config for stream_id, state in _image(raft_folder).streams.items()}
 
 
@@ -88,7 +88,7 @@ def _content(path: Path) -> bytes:
 
 
 def _commands(path: Path) -> dict[int, bytes]:
-    """Return the commands in a log by index; a repeated index overwrites the entries from there on (Raft truncation)."""
+    """Return the commands in a log by index; a repeated index replaces all entries from there on (Raft truncation)."""
     from penstock.raft.records import decode_record, read_records
     from penstock.raft.values import Entry, EntryKind
 

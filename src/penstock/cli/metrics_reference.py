@@ -13,17 +13,17 @@ _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change 
 
 _HEAD = f"""# Metrics
 
-What `/metrics` of a broker says, in Prometheus's text format; [how to use it](../how-to/monitor.md).
-A broker tells what it sees and what it did.
-What is stored is counted by the leader that stored it, so that a sum over all brokers counts nothing twice.
-Counters begin at 0 when a broker starts; those of a partition also when it comes to the broker again.
+The metrics at `/metrics` of a broker, in Prometheus's text format; [how to use it](../how-to/monitor.md).
+A broker reports its own state and actions.
+Stored messages are counted by the leader that stored them, so that a sum over all brokers counts nothing twice.
+Counters begin at 0 when a broker starts; those of a partition also when it moves to the broker again.
 Times are in seconds, sizes in bytes; a histogram has `_bucket`, `_sum` and `_count`.
 
-Up to {METRIC_PARTITIONS_MAX:,} partitions are told one by one.
-Of more, those of each stream are told together, with `partition="*"`.
-Of more streams than that, everything is told together, with `stream="*"`.
+Up to {METRIC_PARTITIONS_MAX:,} partitions are reported one by one.
+If there are more, those of each stream are aggregated, with `partition="*"`.
+If there are more streams than that, everything is aggregated, with `stream="*"`.
 Then offsets and sizes are sums, ages and epochs the highest, `isr_size` the lowest.
-Up to {METRIC_GROUP_OFFSETS_MAX:,} offsets of groups are told one by one, and beyond that in the same way.
+Up to {METRIC_GROUP_OFFSETS_MAX:,} offsets of groups are reported one by one, and more in the same way.
 
 """
 

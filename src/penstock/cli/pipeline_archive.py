@@ -50,7 +50,9 @@ def _formats(partly: str) -> list[str]:
 def archive(
     ctx: typer.Context,
     stream: StreamArgument,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake's folder, which the workers can reach, too.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="The lake's folder, which the workers can reach, too.")
+    ],
     format: Annotated[  # noqa: A002
         str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.", autocompletion=_formats)
     ] = "parquet",

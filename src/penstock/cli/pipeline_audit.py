@@ -128,7 +128,9 @@ def _show(found: Audit, by: str, against: str | None) -> None:
     say(f"{output.counted(found.messages, 'message')} in {output.counted(len(found.spans), 'partition')}")
     for gap in found.gaps:
         why = (
-            "removed by compaction, a time to live or a rollup" if gap.is_expected else "nothing should have removed them"
+            "removed by compaction, a time to live or a rollup"
+            if gap.is_expected
+            else "nothing should have removed them"
         )
         say(f"missing: {gap.topic}, partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {why}")
     for twice in found.repeated:

@@ -59,9 +59,7 @@ Checkpoint = Annotated[
 ]
 MaxBatch = Annotated[
     int,
-    typer.Option(
-        "--max-batch", metavar="ROWS", min=1, help="Most messages in one batch.", rich_help_panel=RUN_PANEL
-    ),
+    typer.Option("--max-batch", metavar="ROWS", min=1, help="Most messages in one batch.", rich_help_panel=RUN_PANEL),
 ]
 
 

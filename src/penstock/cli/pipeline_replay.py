@@ -50,9 +50,7 @@ def replay(
     ] = "",
     rate: Annotated[
         int | None,
-        typer.Option(
-            "--rate", metavar="N", min=1, help="Most messages per second.", rich_help_panel=RUN_PANEL
-        ),
+        typer.Option("--rate", metavar="N", min=1, help="Most messages per second.", rich_help_panel=RUN_PANEL),
     ] = None,
     max_batch: MaxBatch = limits.REPLAY_BATCH_ROWS_DEFAULT,
     checkpoint: Checkpoint = None,

@@ -24,7 +24,7 @@ BROKER_PANEL = "Brokers"
 
 
 class _Place(NamedTuple):
-    """Locates a command: a function in a module that also has `EXAMPLES`, or a group of commands, the module's `app`."""
+    """Locates a command: a function in a module with `EXAMPLES`, or the module's `app`, a group of commands."""
 
     module: str
     panel: str

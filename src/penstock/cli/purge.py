@@ -45,7 +45,7 @@ def purge(
         typer.Option(
             "--before",
             metavar="PLACE",
-            help="Delete the messages before this: an offset, an age such as 30d, or a time (UTC, if it names no zone).",
+            help="Delete messages before this: an offset, an age such as 30d, or a time (UTC, if it names no zone).",
         ),
     ] = None,
     keep: Annotated[

@@ -29,22 +29,22 @@ with penstock.connect() as client:
 ```
 
 `penstock.aio` is the same for asyncio: `async with penstock.aio.connect() as client`, `await` before each call, and
-`async for` over what is read.
+`async for` to iterate over batches.
 
-A stream is named by its name, or by the `StreamInfo` that a call returned; the latter means that very stream and no
+A stream is given by its name, or by the `StreamInfo` that a call returned; the latter means exactly that stream, not a
 later one of the same name.
 A place in the log (`Start`) is `EARLIEST`, `LATEST` (or "earliest", "latest"), an offset,
-an aware `datetime` (the first message at or after it) or a `timedelta` (so long ago).
-NumPy's integers, `datetime64` (which is taken for UTC, as pandas stores it) and `timedelta64` are taken as well.
-Every call takes `timeout` in seconds; `float("inf")` waits for as long as it takes, and `None` is refused.
+an aware `datetime` (the first message at or after it) or a `timedelta` (that long ago).
+NumPy's integers, `datetime64` (interpreted as UTC, as pandas stores it) and `timedelta64` are accepted as well.
+Every call takes `timeout` in seconds; `float("inf")` waits without a limit, and `None` is an error.
 A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 """
 
 _FIXTURE = """The fixture `penstock_cluster` of pytest gives a `Cluster`.
 `@pytest.mark.penstock(seeds=20, brokers=3, faults=True, every_s=4.0, limit_s=3600.0, real_limit_s=60.0)`
-says how, of a test, a class or a module: what it leaves out is as here, with one seed.
+configures it for a test, a class or a module; omitted arguments have these values, and seeds is 1.
 Each seed is a test of its own.
-`--penstock-trace=FILE` writes all that happens."""
+`--penstock-trace=FILE` writes a trace of all events."""
 
 _LINE_CHARS_MAX = 100
 _ASKS = ("server", "nats_urls")

@@ -28,7 +28,7 @@ _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change 
 
 _CLI_HEAD = """# Command line
 
-`penstock COMMAND --help` says the same.
+`penstock COMMAND --help` prints the same.
 
 | exit code | meaning |
 |---|---|
@@ -42,36 +42,36 @@ Sizes are written `512`, `64KiB`, `10GiB` (powers of 1024) or `10GB` (of 1000).
 Durations are written `500ms`, `30s`, `15m`, `12h`, `7d` or `1h30m`.
 Times that are shown are in UTC; a time without a zone is taken as UTC.
 Clients find the broker by `--server HOST:PORT`, else by the variable `PENSTOCK_SERVER`, else at 127.0.0.1:7422.
-One broker of a cluster leads to the others; with several (`HOST:PORT,HOST:PORT`) one of them may be down.
+One broker is enough to find the others of its cluster; with several (`HOST:PORT,HOST:PORT`) some may be down.
 `PENSTOCK_DEBUG=1` is the same as `--debug`.
 
 | variable | commands that take it |
 |---|---|
 | `PENSTOCK_SERVER`, `PENSTOCK_CREDENTIALS`, `PENSTOCK_TOKEN`, `PENSTOCK_USER`, `PENSTOCK_PASSWORD`, \
-`PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT`, `PENSTOCK_TLS_KEY` | every command with `--server`; an option goes before them |
-| `PENSTOCK_CONFIG`, and one for each [setting](config.md) | `penstock serve`; a flag goes before them |
-| `PENSTOCK_HTTP`, `PENSTOCK_HTTP_TLS`, `PENSTOCK_BROKERS`, `PENSTOCK_CONFIG` | `penstock health`; `--http` goes first |
-| `PENSTOCK_SERVER` | `penstock health` refuses to ask any broker if only this says which one is meant |
+`PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT`, `PENSTOCK_TLS_KEY` | every command with `--server`; an option overrides them |
+| `PENSTOCK_CONFIG`, and one for each [setting](config.md) | `penstock serve`; a flag overrides them |
+| `PENSTOCK_HTTP`, `PENSTOCK_HTTP_TLS`, `PENSTOCK_BROKERS`, `PENSTOCK_CONFIG` | `penstock health`; `--http` overrides |
+| `PENSTOCK_SERVER` | `penstock health` checks no broker if only this variable names one |
 | `PENSTOCK_ENCRYPTION_KEYS_FILE`, `PENSTOCK_ENCRYPTION_KEYS` | `penstock dump`, `penstock keys rewrap`, and \
 `penstock verify` of files |
 | none of these | `penstock certs`, `penstock demo`, `penstock bench`, `penstock keys new`, `penstock keys list`: \
-brokers that they need they start themselves |
+these start the brokers that they need |
 
-`--server` before a command that asks no broker is refused.
+`--server` before a command that contacts no broker is an error.
 """
 
 _CONFIG_HEAD = """# Settings of a broker
 
 Each setting has one name in three places: a key in a TOML file, an environment variable, a flag of `penstock serve`.
-A flag goes before the environment, the environment before the file, the file before the default.
-An empty environment variable counts as not set; a line end behind its value is cut off, as in files of secrets.
-Variables that Kubernetes sets for services (`PENSTOCK_NATS_PORT=tcp://10.0.0.1:4222`) are passed over.
+A flag overrides the environment, the environment the file, the file the default.
+An empty environment variable counts as not set; a line end after its value is removed, as in files of secrets.
+Variables that Kubernetes sets for services (`PENSTOCK_NATS_PORT=tcp://10.0.0.1:4222`) are ignored.
 A password in a URL of `nats` is percent-encoded where needed, a comma in it always (`%2C`).
 Files may begin with a byte order mark, and lines may end as on Windows.
 The file is named by `--config FILE` or by `PENSTOCK_CONFIG`; keys stand at the top, without tables.
 A relative path in the file counts from the file's own directory, elsewhere from the working directory.
-All mistakes are reported together, each with the place where it was made; a name that nobody knows is a mistake.
-`penstock serve --print-config` shows what is in effect and where each value comes from, without secrets.
+All mistakes are reported together, each with its source; an unknown name is a mistake.
+`penstock serve --print-config` shows the settings in effect and where each value comes from, without secrets.
 
 ```toml
 # penstock.toml
@@ -88,9 +88,9 @@ broker_in_flight_bytes = "512MiB"
 """
 
 _CONFIG_TAIL = """
-Secrets are best kept in files (`nats_password_file`, `nats_token_file`, `nats_creds`, `nats_nkey_seed`): a flag can be
-read by everybody who may list processes.
-At most one way to prove oneself to NATS can be set, and none for the embedded nats-server, which takes connections from
+Secrets are best kept in files (`nats_password_file`, `nats_token_file`, `nats_creds`, `nats_nkey_seed`): other users of
+the machine can see a flag in the process list.
+At most one kind of login to NATS can be set, and none for the embedded nats-server, which accepts connections from
 this machine only.
 Variables that Kubernetes makes for a service named `penstock` (`PENSTOCK_SERVICE_HOST`, `PENSTOCK_PORT_…`) are ignored.
 """

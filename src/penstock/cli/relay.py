@@ -238,7 +238,9 @@ class _Target:
             own = (self._info.config.subject_of(number) for number in range(max(1, len(self._info.partitions))))
             self._mapping.refuse((self._info.subject, *own))
         elif self._stored is None:
-            text = "note: the relay does not check if a Penstock stream stores messages published at another NATS server"
+            text = (
+                "note: the relay does not check if a Penstock stream stores messages published at another NATS server"
+            )
             self._note(f"{text}; --stored waits for the ack of each message")
         self._acking()
 

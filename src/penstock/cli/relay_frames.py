@@ -34,9 +34,7 @@ class SubjectMapping:
         self.template = template
         for name in _PLACE.findall(template):
             if name != "subject" and not (name.isdecimal() and int(name) > 0):
-                raise ValueError(
-                    f"{{{name}}} is unknown; there are {{subject}}, and {{1}}, {{2}}, … for tokens"
-                )
+                raise ValueError(f"{{{name}}} is unknown; there are {{subject}}, and {{1}}, {{2}}, … for tokens")
         plain = _PLACE.sub("x", template)
         if "{" in plain or "}" in plain:
             raise ValueError(f"{template!r} has an unmatched brace")

@@ -158,7 +158,7 @@ class NatsOutput:
     async def send(self, lots: Sequence[memoryview], answers: Answers | None = None) -> None:
         """Send whole frames, again after a reconnect, and wait for all required acks.
 
-        Raise Unavailable if NATS has not confirmed in time, OperationalError if a stream rejects it or an ack is missing.
+        Raise Unavailable if NATS does not confirm in time, OperationalError for a rejection or a missing ack.
         """
         self._check_refused()
         self._answers = answers

@@ -332,11 +332,11 @@ class _Job(NamedTuple):
         placer.give_up_before(min(partition.log_start, placer.end))
 
     def _check_beginning(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int | None:
-        """What is there already must be the beginning of this backup; the latest time that its rows get, if any."""
+        """Raise OperationalError unless existing rows are the backup's first; return the time limit of further rows."""
         from penstock.cli import backup_files
         from penstock.client.batches import messages_of
 
-        text = f"stream {info.name} holds something else than {self.folder}: nothing is mixed with it"
+        text = f"stream {info.name} has other rows than {self.folder}; it was not changed"
         if placer.end > partition.end:
             raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
         last = placed_rows.last_row(self.client, info, partition.partition, placer, self.timeout_s)
@@ -355,7 +355,7 @@ class _Job(NamedTuple):
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
     def _compare(self, info: StreamInfo, partition: PartitionBackup, begin: int, latest_us: int | None) -> int:
-        """Compare the rows from `begin` on with the backup; return their count. Raise OperationalError if they differ."""
+        """Compare rows from `begin` on with the backup; return their count. Raise OperationalError if they differ."""
         from penstock.cli import backup_files
         from penstock.commitlog.checksums import RangeSums
 

@@ -1,10 +1,10 @@
-"""Messages on stdout. Each batch is written and flushed as a whole, so that a reader that follows sees it at once.
+"""Prints messages to stdout. Each batch is written and flushed as a whole, so that a reader gets it at once.
 
 | format | what is printed                                                                       |
 |--------|---------------------------------------------------------------------------------------|
-| table  | one line a message; on a terminal values are cut to its width                          |
-| json   | one object a line; what is no UTF-8 goes under `…_base64` instead; on a terminal,      |
-|        | what controls it is escaped: the same values                                           |
+| table  | one line per message; on a terminal values are truncated to its width                  |
+| json   | one object per line; bytes that are not UTF-8 are in `…_base64` instead; on a          |
+|        | terminal, control characters are JSON escapes                                          |
 | raw    | the value and a line end; a tombstone is an empty line                                 |
 | arrow  | an Arrow IPC stream of the log's six columns                                          |
 """
@@ -37,7 +37,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def print_json_lines(batches: Iterator[pa.RecordBatch]) -> None:
-    """See the module."""
     from penstock.client.batches import messages_of, partition_of
 
     out, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
@@ -50,7 +49,7 @@ def print_json_lines(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def json_row(message: Message) -> dict[str, Any]:
-    """A message as JSON shows it."""
+    """Return a message as a JSON object."""
     row: dict[str, Any] = {
         "offset": message.offset,
         "timestamp": exact_time_text(message.timestamp_us),
@@ -81,7 +80,6 @@ def _is_text(data: bytes) -> bool:
 
 
 def print_raw(batches: Iterator[pa.RecordBatch]) -> None:
-    """See the module."""
     out = sys.stdout.buffer
     for batch in batches:
         for value in batch.column("value").to_pylist():
@@ -90,7 +88,7 @@ def print_raw(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def print_arrow(batches: Iterator[pa.RecordBatch]) -> None:
-    """See the module. Also without messages it is a whole stream."""
+    """Print an Arrow IPC stream; it is complete also without messages."""
     import pyarrow as pa
 
     from penstock.batch.schema import arrow_schema
@@ -104,7 +102,7 @@ def print_arrow(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def print_table(batches: Iterator[pa.RecordBatch]) -> None:
-    """See the module. Widths are those of the first batch, so that lines can be printed as they come."""
+    """Print a table. The first batch determines the column widths, so that lines can be printed at once."""
     from penstock.client.batches import messages_of
 
     layout: _Layout | None = None
@@ -119,7 +117,7 @@ def print_table(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 class _Layout:
-    """The widths of the columns."""
+    """Formats lines with fixed column widths."""
 
     def __init__(self, messages: list[Message], *, terminal: bool) -> None:
         self._terminal = terminal
@@ -133,14 +131,14 @@ class _Layout:
         self._value = max(_VALUE_CELLS_MIN, columns - used) if terminal else None
 
     def header(self) -> str:
-        """The first line."""
+        """Return the header line."""
         time = f"{'TIME':<{len(time_text(0))}}"
         names = (f"{'OFFSET':>{self._offset}}", time, f"{'SUBJECT':<{self._subject}}", f"{'KEY':<{self._key}}", "VALUE")
         line = _GAP.join(names)
         return f"{_BOLD}{line}{_RESET}" if self._terminal else line
 
     def line(self, message: Message) -> str:
-        """A message; a longer subject or key pushes what follows to the right rather than being cut."""
+        """Return a message's line; a longer subject or key shifts the columns after it instead of being truncated."""
         subject = shown_bytes(message.subject.encode())
         key = shown_bytes(message.key, _KEY_CELLS_MAX if self._terminal else None)
         value = "(tombstone)" if message.is_tombstone else shown_bytes(message.value, self._value)

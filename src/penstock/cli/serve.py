@@ -1,4 +1,4 @@
-"""`penstock serve`: run a broker until it is told to stop."""
+"""`penstock serve`: runs a broker until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "penstock serve",
     "penstock serve --data-dir /var/lib/penstock --nats nats://nats.example:4222 --nats-creds penstock.creds",
-    "# any free ports; the line `ready` tells them",
+    "# any free ports; the line `ready` has their numbers",
     "penstock serve --listen 127.0.0.1:0 --nats-port 0",
     "# the second of three brokers, which share a NATS",
     "penstock serve --id 2 --cluster 1@10.0.0.1:7422,2@10.0.0.2:7422,3@10.0.0.3:7422 --nats nats://nats.example:4222 "
     "--insecure",
     "# eight brokers, one for each core of this machine, and a nats-server",
     "penstock serve --brokers 8",
-    "# what would be used, and where it comes from",
+    "# the settings in effect, and their sources",
     "penstock serve --config penstock.toml --print-config",
 )
 _PANELS = {
@@ -51,7 +51,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     if not setting.metavar:
         return switch(setting.name, flag=setting.flag, meaning=setting.meaning, panel=panel)
     default = f"  Default: {setting.default_text}." if setting.default_text else ""
-    seen = f" Everybody here sees it in `ps`: better {setting.flag}-file, or ${setting.variable}."
+    seen = f" It is visible in `ps`: better use {setting.flag}-file, or ${setting.variable}."
     meaning = setting.meaning + (seen if setting.secret else "") + default
     return text_option(setting.name, flag=setting.flag, metavar=setting.metavar, meaning=meaning, panel=panel)
 
@@ -70,18 +70,21 @@ def _serve(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    Without options it starts a nats-server of its own and keeps its data in ./penstock-data, all for this machine only.
+    Without options it starts a nats-server of its own and keeps its data in ./penstock-data; both can be reached from
+    this machine only.
 
-    Every setting can also stand in a TOML file (--nats-port as nats_port = 4222) or in the environment
-    (PENSTOCK_NATS_PORT=4222). Flags go before the environment, the environment before the file.
+    Every setting can also be given in a TOML file (--nats-port as nats_port = 4222) or in the environment
+    (PENSTOCK_NATS_PORT=4222). Flags override the environment, and the environment overrides the file.
 
-    When it serves it prints one line: [bold]ready client=HOST:PORT nats=URL data=DIR[/bold]. It logs to stderr.
+    When the broker is ready it prints one line: [bold]ready client=HOST:PORT nats=URL data=DIR[/bold]. It logs to
+    stderr.
 
     A broker of a cluster prints [bold]cluster id=N voters=ID@HOST:PORT,…[/bold] once it listens. It is ready when the
-    metadata leader has registered it; until then it logs what it waits for, and what it has can be read.
+    metadata leader has registered it; until then it logs what it waits for, and clients can read the messages that it
+    has.
 
-    With [bold]--brokers N[/bold] it runs N brokers, each a process, and starts again what ends. They are a cluster, or
-    part of one, and the line names all of them: client=HOST:PORT,HOST:PORT,…
+    With [bold]--brokers N[/bold] it runs N brokers, each in a process, and restarts those that exit. They are a
+    cluster, or part of one, and the line names all of them: client=HOST:PORT,HOST:PORT,…
     """
     with undisturbed():
         from penstock.broker.config import load, to_toml
@@ -112,7 +115,7 @@ def _serve(
 
 
 def _code(settings: BrokerConfig) -> int:
-    """Run it to its end; the exit code."""
+    """Run one broker or several until they stop; return the exit code."""
     if settings.brokers is not None:
         from penstock.broker.supervisor import run_machine
 
@@ -123,7 +126,7 @@ def _code(settings: BrokerConfig) -> int:
 
 
 def announce(addresses: Addresses) -> None:
-    """The line that says that the broker serves; what starts a broker waits for it."""
+    """Print the line `ready`, which programs that start a broker wait for."""
     _announce_all(str(addresses.client), addresses.nats, addresses.data_dir)
 
 
@@ -132,7 +135,7 @@ def _announce_all(client: str, nats: str, data_dir: Path) -> None:
 
 
 def announce_cluster(addresses: Addresses) -> None:
-    """The line that says which broker of which cluster this is."""
+    """Print the line `cluster` with the broker's id and the voters."""
     if addresses.cluster:
         _print(f"cluster {addresses.cluster}")
 
@@ -141,7 +144,7 @@ def _print(line: str) -> None:
     try:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-    except OSError:  # a broker does not end because nobody reads its stdout any more, or the disk behind it is full
+    except OSError:  # a broker goes on if the reader of its stdout has exited, or the disk of stdout is full
         forget_stdout()
 
 

@@ -1,4 +1,4 @@
-"""The text of docs/reference/spark.md: options and columns of `format("penstock")` from their tables, and the jobs."""
+"""Generates docs/reference/spark.md: options and columns of `format("penstock")` from their tables, and the jobs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ orders = read(spark, "orders", where={"subject": "orders.eu.>", "partition": 0},
 same = spark.read.format("penstock").options(stream="orders", where='{"subject": "orders.eu.>", "partition": 0}').load()
 ```
 
-`spark.read` reads what is there, `spark.readStream` what comes; in SQL, for reading, it is
+`spark.read` reads the messages so far, `spark.readStream` also new ones; in SQL, for reading, it is
 `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`, without columns: the option `columns` names some.
-The table is there as long as Spark's catalog: where that is in memory, as by default, until the session ends.
+The table exists as long as Spark's catalog: if that is in memory, as by default, until the session ends.
 It needs PySpark 4.2 or newer, below 5, and Java 17 or newer: `pip install '.[spark,java]'` in Penstock's folder.
 [The tutorial](../tutorial/spark.md) begins from nothing.
 [On a cluster](../how-to/spark-cluster.md) says what workers need."""
 
 _FETCHED = """## What is fetched
 
-Options alone say what the brokers send.
-What Spark is asked of a DataFrame later, `select`, `where`, `count` or `limit`, changes nothing about that: all \
-rows and columns of its options are fetched, and Spark drops what it does not need.
+Only the options decide what the brokers send.
+Later operations on the DataFrame, such as `select`, `where`, `count` or `limit`, do not change that: all \
+rows and columns of the options are fetched, and Spark drops those that it does not need.
 
-| to fetch | say |
+| to fetch | use |
 |---|---|
 | some columns | `columns`, or a narrow `.schema()`: without `value` it is often a small part of the bytes |
 | some subjects | `subject`, `subjects`, or `where` with `subject` |
 | some partitions | `assign`, or `where` with `partition` |
 | from one place to another | `startingOffsets` and `endingOffsets`, or their times: it is an error if messages from \
 there on are gone |
-| what lies in a range | `where` with `offset` or `timestamp`: of what the log holds |
+| a range, as far as the log holds it | `where` with `offset` or `timestamp` |
 
 `where` is JSON, or in Python the argument of [`penstock.spark.read`](#penstocksparkread), and takes conditions on \
 these columns:
@@ -48,14 +48,14 @@ these columns:
 
 _FROZEN = """Spark's setting `spark.sql.python.filterPushdown.enabled` makes no difference to this source, and \
 `penstock.spark.session` leaves it alone.
-Where it is on, Spark 4.2 and 4.3 keep the filters that a source takes for the next query on the same DataFrame, \
-view or table, which then lacks rows without an error; so this source takes none.
+If it is on, Spark 4.2 and 4.3 keep the filters that a source accepts for the next query on the same DataFrame, \
+view or table, which then lacks rows without an error; so this source accepts none.
 
-## A DataFrame stays as it was
+## A DataFrame is a snapshot
 
-The ranges of a DataFrame are fixed with its first action, and stay: what is published later is not in it, nor in a \
+The ranges of a DataFrame are fixed by its first action: messages published later are not in it, nor in a \
 temporary view of it.
-To see what has come since, `load()` again; once retention has taken messages of a range, an old DataFrame fails.
+To see new messages, `load()` again; once retention has deleted messages of a range, an old DataFrame fails.
 A table of SQL (`CREATE TABLE … USING penstock`) is planned with each statement.
 
 The same holds for a DataFrame that a streaming query joins: it is planned once, when the query starts, and never \
@@ -78,15 +78,15 @@ query = orders.writeStream.foreachBatch(enrich).option("checkpointLocation", "ch
 query.awaitTermination()
 ```"""
 
-_GROUP = """## How far a query is
+_GROUP = """## Progress of a query
 
-A streaming query commits where each of its batches ends as a group, for `penstock group list` and for alerts on lag; \
-what counts is Spark's checkpoint.
+A streaming query commits the end offsets of its batches as a consumer group, for `penstock group list` and for alerts \
+on lag; Spark's checkpoint alone decides where the query continues.
 Without the option `group` its name is `spark-` and an id that the checkpoint keeps, so that each query has its own: \
 the JSON of `query.lastProgress["sources"][0]["endOffset"]` has it as `group`.
-A query whose checkpoint is of an earlier Penstock goes on as the group `spark`.
-Groups do not expire: a checkpoint that you give up leaves its group behind, which lags more and more, for alerts, too.
-`penstock group show NAME` says when it was committed last, and `penstock group delete NAME` ends it."""
+A query whose checkpoint is of an earlier Penstock continues as the group `spark`.
+Groups do not expire: an abandoned checkpoint leaves its group behind, whose lag grows, for alerts, too.
+`penstock group show NAME` shows the time of its last commit, and `penstock group delete NAME` deletes it."""
 
 _COLUMNS = """## Columns
 
@@ -99,15 +99,15 @@ Their names are known in any case, as Spark resolves names.
 
 _OPTIONS = """## Options of a reader
 
-Upper and lower case are the same.
-A name that there is not is refused, and all mistakes are told together.
+Names are not case-sensitive.
+An unknown name is an error, and all errors are reported together.
 
 | option | default | meaning |
 |---|---|---|"""
 
 _SINK = """## Options of a writer
 
-[Write from Spark](../how-to/write-from-spark.md) says which columns a result has, and what is there once.
+[Write from Spark](../how-to/write-from-spark.md) says which columns a result has, and what is written exactly once.
 
 | option | default | meaning |
 |---|---|---|"""
@@ -118,7 +118,6 @@ Each job is a command, too: [`penstock pipeline`](cli.md#penstock-pipeline)."""
 
 
 def spark_reference() -> str:
-    """See the module."""
     from penstock import spark
     from penstock.spark import columns, where
     from penstock.spark.options import SINK_OPTIONS, SOURCE_OPTIONS

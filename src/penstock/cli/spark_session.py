@@ -1,9 +1,9 @@
-"""Spark for one command: it starts quietly, ends with the command, and fails in one line.
+"""The Spark session of one command: starts quietly, ends with the command, and reports failures in one line.
 
-Rules: it starts when a job asks for it: what can be known without it is said at once. What Java says on stderr is of
-no use to most people, so it goes into a file, which is named and kept if Spark fails. With --debug it stays on stderr,
-and errors keep their traces. SIGTERM and Ctrl-C raise Interrupted from the start of Spark on; a signal to the whole
-process group ends Java, too, at the same moment, and that is no error.
+Rules: Spark starts only when a job needs it, so that usage errors are reported at once. Java's stderr goes into a file,
+which is kept and named if Spark fails. With --debug it stays on stderr, and errors keep their tracebacks. SIGTERM and
+Ctrl-C raise Interrupted from the start of Spark on; a signal to the whole process group also ends Java at the same
+time, which is not an error.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {
     "start": "--from",
     "end": "--to",
 }
-"""Parameters of the jobs, as the commands have them."""
+"""Options of the commands by the jobs' parameter names."""
 
 
 @contextmanager
 def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iterator[Callable[[], SparkSession]]:
-    """What starts Spark for one command, once it is needed. JobError: it failed; OperationalError: it is missing."""
+    """Yield a function that starts Spark. Raise JobError if Spark fails, OperationalError if it is not installed."""
     from penstock.cli.interrupts import Interrupts
     from penstock.spark.jobs import without_pandas_warning
     from penstock.spark.sessions import session
     from penstock.spark.versions import check_versions
 
     check_versions()
-    # Two bars would write over each other. PySpark sets this one before the defaults of `session` can.
+    # Spark's progress bar would overwrite ours. PySpark sets its own default before `session` can set another one.
     settings = {"spark.ui.showConsoleProgress": "false"} | config
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it says is raised, too
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # its errors are raised, too
     logging.getLogger().addFilter(_is_not_of_py4j)
     with without_pandas_warning(), _log() as log, _failing_in_one_line(), ExitStack() as started:
 
@@ -60,7 +60,7 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
             Interrupts()
             with nullcontext() if log is None else _stderr_in(log):
                 spark = session(master, name=f"penstock {name}", config=settings)
-            Interrupts()  # again: Spark has set its own handler of Ctrl-C, which would end it in the middle of a call
+            Interrupts()  # again: Spark has installed its own SIGINT handler, which would stop it in mid-call
             started.callback(_stop, spark)
             return spark
 
@@ -74,7 +74,7 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
 
 @contextmanager
 def _log() -> Iterator[Path | None]:
-    """The file for what Java says; None: it is wanted on stderr."""
+    """Yield the file for Java's stderr; None with --debug. Keep the file only if the job fails."""
     from penstock.spark.queries import JobError
 
     if is_debugging():
@@ -89,7 +89,7 @@ def _log() -> Iterator[Path | None]:
         yield log
     except JobError as error:
         if log.exists() and log.stat().st_size:
-            error.add_note(f"what Spark said of it is in {log}; --debug shows it as it comes")
+            error.add_note(f"Spark's log is in {log}; --debug prints it to stderr instead")
         raise
     finally:
         hearing.end()
@@ -98,7 +98,7 @@ def _log() -> Iterator[Path | None]:
 
 
 class _Hearing(threading.Thread):
-    """Says on stderr the lines of the log that warn of something, as they come: those of Spark's workers are there."""
+    """Copies Penstock's warnings from the log to stderr as they arrive; Spark's workers write them there."""
 
     def __init__(self, log: Path) -> None:
         super().__init__(name="penstock-spark-log", daemon=True)
@@ -121,14 +121,14 @@ class _Hearing(threading.Thread):
                 say_note(line.decode("utf-8", "replace"))
 
     def end(self) -> None:
-        """All that is in the log by now is said."""
+        """Copy the rest of the log and stop."""
         self._over.set()
         self.join()
 
 
 @contextmanager
 def _stderr_in(file: Path) -> Iterator[None]:
-    """Java, once started, goes on to write there."""
+    """Redirect stderr to `file` in the block; a Java process started in it keeps that redirection."""
     sys.stderr.flush()
     ours = os.dup(2)
     with file.open("wb") as log:
@@ -165,12 +165,12 @@ def _failing_in_one_line() -> Iterator[None]:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """It says with the root logger that it was interrupted, with a trace."""
+    """Filter py4j's records out of the root logger: after an interrupt it logs a traceback there."""
     return "/py4j/" not in record.pathname
 
 
 def _hush() -> None:
-    """Nothing is said any more: threads of PySpark show the trace of losing Java, which the same signal may end."""
+    """Redirect stderr to /dev/null: PySpark's threads print tracebacks if the same signal has ended Java."""
     sys.stderr.flush()
     nobody = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nobody, 2)
@@ -180,7 +180,7 @@ def _hush() -> None:
 def _stop(spark: SparkSession) -> None:
     from py4j.protocol import Py4JError
 
-    with suppress(Py4JError, OSError):  # Java may have been ended, as this process was told to
+    with suppress(Py4JError, OSError):  # the same signal may have ended Java
         spark.stop()
 
 

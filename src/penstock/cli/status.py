@@ -1,4 +1,4 @@
-"""`penstock status`: how a broker fares."""
+"""`penstock status`: the state of a broker and its cluster."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ EXAMPLES = examples(
     "penstock status --json | jq .broker.nats.state",
 )
 _ANNOUNCED_SHOWN = 8
-_COUNTERS = {  # those whose name does not say it all
+_COUNTERS = {  # texts for counters whose names are not clear enough
     "dropped": "messages that matched and were not stored",
-    "duplicates": "messages that came again and were not stored again",
-    "delayed": "requests of users over a rate that were done, and the next had to wait",
-    "throttled": "requests of users over a rate that were refused",
+    "duplicates": "duplicate messages that were not stored again",
+    "delayed": "requests over a user's rate limit that were served, delaying the next",
+    "throttled": "requests over a user's rate limit that were refused",
 }
 
 
@@ -38,14 +38,14 @@ def status(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show how a broker fares, and its cluster: NATS, brokers, streams, replicas, gaps, damage.
+    """Show the state of a broker and its cluster: NATS, brokers, streams, replicas, gaps, corruption.
 
-    Of many streams and partitions those are shown that are in trouble, and some others; --json shows all.
+    If there are many streams and partitions, those with problems and some others are shown; --json shows all.
     """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         state = client.status(timeout=seconds)
-        # One that is not in its cluster yet knows of none, and would be waited for.
+        # A broker that has not joined its cluster yet has no streams, and the request would wait.
         infos = client.streams(timeout=seconds) if state.streams else []
     if as_json:
         output.print_json({"broker": state, "streams": infos})
@@ -84,24 +84,24 @@ def _is_well(info: StreamInfo) -> bool:
 
 
 def _without_gaps(info: StreamInfo) -> StreamInfo:
-    """As it is, for what is told of gaps once for all streams."""
+    """Return the stream without its gaps, which are printed once for all streams."""
     parts = tuple(msgspec.structs.replace(part, gaps=()) for part in info.partitions)
     return msgspec.structs.replace(info, partitions=parts)
 
 
 def without_leader(state: StatusResponse) -> str:
-    """How old is what follows, where nobody leads the metadata; empty: somebody does, or the broker is alone."""
+    """Return a warning with the age of the data if there is no metadata leader; empty if there is, or no cluster."""
     if state.metadata_leader is not None or state.voters <= 1:
         return ""
     heard = "before the broker started"
     if state.metadata_heard_ms is not None:
         heard = f"{format_duration_ms(max(1, state.metadata_heard_ms // 1_000) * 1_000)} ago"
     reachable = f"{state.voters_reachable} of {state.voters} voters reachable"
-    return f"no metadata leader: what follows is as it was heard last, {heard}; {reachable}"
+    return f"no metadata leader: the following is the state last received, {heard}; {reachable}"
 
 
 def broker_pairs(state: StatusResponse) -> dict[str, str]:
-    """A broker's state, as names and texts."""
+    """Return a broker's state as names and texts."""
     nats = state.nats
     of_its_own = " (embedded)" if nats.embedded else ""
     version = f", nats-server {nats.server_version}" if nats.server_version else ""
@@ -118,7 +118,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
     if state.waits_for:
         shown["not ready"] = state.waits_for
     if nats.reading_paused:
-        shown["reading"] = "paused: the limit of memory in flight is reached"
+        shown["reading"] = "paused: the limit of bytes in flight is reached"
     if nats.reconnects or nats.last_error:
         shown["NATS trouble"] = f"{nats.reconnects} reconnects; last: {nats.last_error or '-'}"
     if nats.answers_dropped:
@@ -126,7 +126,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         shown["answers dropped"] = f"{count} of the acks and refusals made: nats-server did not take them in time"
     if nats.messages_skipped:
         count = output.count_text(nats.messages_skipped)
-        shown["messages skipped"] = f"{count} from nats-server that are not understood; the log shows how they begin"
+        shown["messages skipped"] = f"{count} unknown messages from nats-server; the log shows how they begin"
     if nats.unanswerable:
         count = output.count_text(nats.unanswerable)
         shown["without an ack"] = f"{count} messages whose reply subject is too long or has a carriage return in it"
@@ -146,7 +146,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         "in flight": f"{format_bytes(state.in_flight_bytes)} of {format_bytes(state.in_flight_bytes_max)}",
     }
     if state.tls_expires_us is not None:
-        shown["TLS"] = f"the broker's certificate ends on {output.time_text(state.tls_expires_us)}"
+        shown["TLS"] = f"the broker's certificate expires on {output.time_text(state.tls_expires_us)}"
     if state.counters:
         counters = (
             f"{_COUNTERS.get(name) or name.replace('_', ' ')} {output.count_text(count)}"

@@ -1,4 +1,4 @@
-"""The fields of a stream's config as options of commands: how they are written, and what they mean."""
+"""The fields of a stream's config as command-line options: syntax and help texts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _yes_or_no(text: str) -> bool:
 
 
 class Field(NamedTuple):
-    """A field of a stream's config as an option. `show` gives its value as a person writes it."""
+    """A field of a stream's config as an option. `show` formats a value as the user writes it."""
 
     name: str
     flag: str
@@ -48,13 +48,13 @@ class Field(NamedTuple):
     meaning: str
     parse: Callable[[str], Any]
     show: Callable[[Any], str] = str
-    unlimited: bool = False  # `none` means: without limit, or …
-    nothing: str = "no limit"  # … this
-    default: str = ""  # in words, where None is not "without limit"
+    unlimited: bool = False  # True if `none` is allowed; it means `nothing`
+    nothing: str = "no limit"
+    default: str = ""  # the default in words, if it is None and that does not mean "no limit"
 
 
 def _switch(name: str, flag: str, meaning: str) -> Field:
-    """One that is on or off."""
+    """Return a field with the values yes and no."""
     return Field(name, flag, "yes|no", meaning, _yes_or_no, lambda value: "yes" if value else "no")
 
 
@@ -128,7 +128,7 @@ FIELDS = (
         "What chooses the partition of a message: 'publisher', the publisher, who publishes on SUBJECT for partition "
         "0 and on SUBJECT.N for partition N; 'key', the hash of its key; 'token:N', the hash of the Nth token of its "
         "subject (the first is 1); 'range', its key and --range-bounds; 'range:N', the Nth token and --range-bounds; "
-        "'group', chance; 'mapped', a subject mapping in nats-server, to SUBJECT.0, SUBJECT.1, … (see `penstock "
+        "'group', at random; 'mapped', a subject mapping in nats-server, to SUBJECT.0, SUBJECT.1, … (see `penstock "
         "nats-config`).",
         _split,
     ),
@@ -145,7 +145,7 @@ FIELDS = (
         "group",
         "--group",
         "NAME",
-        "The streams of a group are one NATS queue group: each message is stored by one of them, by chance.",
+        "The streams of a group are one NATS queue group: each message is stored by one of them, at random.",
         str,
         unlimited=True,
         nothing="it gets everything",
@@ -243,16 +243,18 @@ FIELDS = (
         "encryption",
         "--encryption",
         "|".join(Encryption),
-        "How what is on the disk is encrypted, with the keys of each broker (encryption_keys_file).",
+        "Encryption of the files on the disk, with the keys of each broker (encryption_keys_file).",
         _one_of(*Encryption),
     ),
-    Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
-    Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_short_bytes),
+    Field("storage", "--storage", "|".join(Storage), "'memory' is lost when the broker stops.", _one_of(*Storage)),
+    Field(
+        "segment_bytes", "--segment-bytes", "SIZE", "Begin a new file at this size.", parse_bytes, format_short_bytes
+    ),
     Field(
         "segment_age_ms",
         "--segment-age",
         "DURATION",
-        "New file at this age.",
+        "Begin a new file at this age.",
         parse_duration_ms,
         format_duration_ms,
         unlimited=True,
@@ -263,14 +265,14 @@ _BY_NAME = {field.name: field for field in FIELDS}
 
 
 def flag_of(name: str) -> str:
-    """The option for a field; the field's own name where there is none."""
+    """Return the option for a field; the field's own name if there is none."""
     return _BY_NAME[name].flag if name in _BY_NAME else name
 
 
 def shown(name: str, value: Any) -> str:
-    """A field's value as a person writes it."""
+    """Return a field's value as the user writes it."""
     if name not in _BY_NAME:
         return repr(value)
-    if value is msgspec.UNSET:  # only the encryption can be that
+    if value is msgspec.UNSET:  # only `encryption` can be unset
         return str(Encryption.NONE)
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

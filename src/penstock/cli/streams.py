@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client
     from penstock.messages import StreamInfo
 
-_ANOTHER_STREAM = "cannot be changed: with another one it would be another stream"
+_ANOTHER_STREAM = "cannot be changed: create a new stream instead"
 _WHY_FIXED = {
     "replicas": "cannot be changed yet",
 }
@@ -57,8 +57,8 @@ app = typer.Typer(
 
 def _parameters(*, altering: bool) -> list[inspect.Parameter]:
     parameters = []
-    if altering:  # known, so that it can be said that it cannot be changed
-        meaning = "What it stores; another one makes another stream."
+    if altering:  # hidden options, so that the error can say that they cannot be changed
+        meaning = "The subject; it cannot be changed."
         parameters.append(text_option("subject", flag="--subject", metavar="SUBJECT", meaning=meaning, hidden=True))
     defaults = StreamConfig(name="", subject="")
     for field in FIELDS:
@@ -77,7 +77,7 @@ def _parameters(*, altering: bool) -> list[inspect.Parameter]:
 
 
 def _parsed(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, as values of a stream's config; ValueError with every mistake."""
+    """Return the given options as values of a stream's config. Raise BadParameter with every mistake."""
     values, mistakes = {}, []
     for field in FIELDS:
         text = given.get(field.name)
@@ -92,15 +92,15 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-_LOOK_S = 0.1  # whether keys that move have their places
-_LONG_NAMES = [field.name for field in FIELDS if "_" in field.name]  # which are no words that mean something else
+_LOOK_S = 0.1  # poll interval while keys move to other partitions
+_LONG_NAMES = [field.name for field in FIELDS if "_" in field.name]  # names that cannot be ordinary words in a text
 _MISTAKE = re.compile(r"(\w+): (.*)", re.DOTALL)
 _FIELD_NAMED = re.compile(rf"`({'|'.join(field.name for field in FIELDS)})`|\b({'|'.join(_LONG_NAMES)})\b")
 _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
 
 def as_typed(mistake: str) -> str:
-    """A mistake in a stream's config in the words of the options: `--max-age: 0s is below 1ms, the least`."""
+    """Translate an error about a config field into options: `--max-age: 0s is below 1ms, the least`."""
     found = _MISTAKE.fullmatch(mistake)
     field = next((one for one in FIELDS if found is not None and one.name == found[1]), None)
     if found is None or field is None:
@@ -114,20 +114,20 @@ def as_typed(mistake: str) -> str:
 
 
 def _advice(field: Field) -> str:
-    """What to write where 0 or -1 was to be no limit, as elsewhere."""
+    """Return a hint for users who write 0 or -1 for "no limit", as in other products."""
     if not field.unlimited:
         return ""
     return f"; write {UNLIMITED} for no limit" if field.nothing == "no limit" else f"; {UNLIMITED}: {field.nothing}"
 
 
 def _with_flags(text: str) -> str:
-    """`text` with the options for the fields of a config that it names."""
+    """Replace the names of config fields in `text` by their options."""
     return _FIELD_NAMED.sub(lambda found: flag_of(found[1] or found[2]), text)
 
 
 @contextmanager
 def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
-    """A broker's refusals in the words of the options; and where to look if it does not answer in time."""
+    """Translate the broker's errors into options, and add advice to a time-out."""
     from penstock.client.errors import InvalidConfig, NotEnoughReplicas, StreamExists, TimedOut
 
     try:
@@ -144,54 +144,54 @@ def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
             f"{flag_of(field)} is {shown(field, have)}, not {shown(field, want)}"
             for field, (have, want) in differences.items()
         )
-        text = f"stream {name} is there with another config: {', '.join(told)}"
+        text = f"stream {name} exists with another config: {', '.join(told)}"
         raise StreamExists(error.code, text, **error.details) from None
     except NotEnoughReplicas as error:
         raise NotEnoughReplicas(error.code, as_typed(error.message), **error.details) from None
     except TimedOut as error:
-        undo = f"; `penstock stream delete {name}` takes it back" if creating else ""
-        error.add_note(f"whether it happened, `penstock stream show {name}` tells{undo}")
+        undo = f"; `penstock stream delete {name}` undoes it" if creating else ""
+        error.add_note(f"`penstock stream show {name}` shows if it was done{undo}")
         raise
 
 
 def shown_config(info: StreamInfo) -> dict[str, str]:
-    """Option → value of a stream's config, as a person writes them."""
+    """Return a stream's config as option → value, as the user writes them."""
     return {field.flag.removeprefix("--"): shown(field.name, getattr(info.config, field.name)) for field in FIELDS}
 
 
 def warnings(subject: str) -> Iterator[str]:
-    """What may not have been meant by a subject that can be stored."""
+    """Yield warnings about a valid subject that may be a mistake."""
     if is_reserved(subject):
         whose = subject.partition(".")[0]
         yield (
-            f"{whose} belongs to NATS or Penstock: requests and replies of others pass there. A stream that acks "
+            f"{whose} belongs to NATS or Penstock: other clients' requests and replies use it. A stream that acks "
             "answers them; with --acks never it only listens."
         )
     for token in subject.split("."):
         if token not in ("*", ">") and ("*" in token or ">" in token):
-            yield f"in {token!r} the {'*' if '*' in token else '>'!r} is no wildcard: only a whole token is one."
+            yield f"in {token!r} the {'*' if '*' in token else '>'!r} is not a wildcard: only a whole token is one."
 
 
 def _create(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.", callback=stream_name)],
     subject: Annotated[
-        str, typer.Argument(metavar="SUBJECT", help="What it stores; '*' is one token, '>' all that follow.")
+        str, typer.Argument(metavar="SUBJECT", help="Subject to store; '*' is one token, '>' all that follow.")
     ],
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
     **fields: Any,
 ) -> None:
-    """Create a stream that stores what is published on a NATS subject.
+    """Create a stream that stores the messages that are published on a NATS subject.
 
     The stream stores every message that is published after this command has ended.
-    The same command again changes nothing. It fails if a stream of that name has another config.
+    Repeating the command changes nothing. It fails if a stream of that name has another config.
     """
     from penstock.client.errors import StreamNotFound
 
     config = _parsed(fields)
-    if "range_bounds" in config:  # they say all the rest
+    if "range_bounds" in config:  # they imply the other two
         config = {"partition_by": "range", "partitions": len(config["range_bounds"]) + 1, **config}
     with connected(ctx, server, timeout) as (client, seconds):
         for warning in warnings(subject):
@@ -208,15 +208,15 @@ def _create(
 
 
 def _overlapping_notes(info: StreamInfo) -> list[str]:
-    """What whoever makes a stream is to know of those that store messages of its subjects, too."""
+    """Return notes about other streams that store messages on the same subjects."""
     if not info.overlapping:
         return []
     names = ", ".join(info.overlapping)
-    notes = [f"what is on its subjects comes into other streams, too: {names} (of those that you may see)"]
+    notes = [f"other streams store messages on its subjects, too: {names} (of those that you may see)"]
     if info.config.acks is not Acks.NEVER:
         notes.append(
-            f"a publisher's first ack may come from {info.name} or from any of these; whoever wants a certain one "
-            f"publishes with the header Nats-Expected-Stream: {info.name}, say"
+            f"a publisher's first ack may come from {info.name} or from any of these; to select one, "
+            f"publish with a header such as Nats-Expected-Stream: {info.name}"
         )
     return notes
 
@@ -232,10 +232,10 @@ def _alter(
     debug: Debug = False,
     **fields: Any,
 ) -> None:
-    """Change the config of a stream: all that is given, or nothing.
+    """Change the config of a stream: all given options, or none.
 
-    Name, subject and storage stay as they are, and so does, up to now, the number of replicas. It can get more
-    partitions, by itself: see how-to/more-partitions.
+    Name, subject, storage and the number of replicas cannot be changed. The stream can get more partitions, in a
+    command without other options: see how-to/more-partitions.
     """
     new_subject = fields.pop("subject", None)
     changes = _parsed(fields)
@@ -256,11 +256,11 @@ def _alter(
     told = [*changes, "partitions"] if "range_bounds" in changes and "partitions" not in changes else list(changes)
     say(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in told))
     if info.is_moving:
-        say(f"keys are still on their way: {report.moving_text(info)}; `penstock stream show {info.name}` tells")
+        say(f"keys are still moving: {report.moving_text(info)}; `penstock stream show {info.name}` shows when it ends")
 
 
 def _moved(client: Client, info: StreamInfo, seconds: float) -> StreamInfo:
-    """The stream once all keys have their places, or as it is when the time is up."""
+    """Return the stream once all keys have moved, or its state at the time-out."""
     deadline_s = time.monotonic() + seconds
     while info.is_moving and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
@@ -275,7 +275,7 @@ alter = clearly(with_options(_alter, _parameters(altering=True)))
 def list_streams(
     ctx: typer.Context,
     also_internal: Annotated[
-        bool, typer.Option("--all", help="Also those that Penstock keeps for itself, as __offsets.")
+        bool, typer.Option("--all", help="Also Penstock's internal streams, such as __offsets.")
     ] = False,
     as_json: Json = False,
     server: Server = None,
@@ -284,8 +284,8 @@ def list_streams(
 ) -> None:
     """List all streams.
 
-    How many offsets each keeps is how many messages it has, unless some have gone from between others: by compaction,
-    a time to live or a rollup, or because what was imported had gaps.
+    The number of offsets of a stream is its number of messages, unless its log has gaps: after compaction, a time to
+    live or a rollup, or because an imported stream had gaps.
     """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
@@ -304,12 +304,12 @@ def list_streams(
 
 
 def _sees_all(client: Client, seconds: float) -> bool:
-    """Whether a stream that is there is one that whoever asks may see, as far as the broker says."""
+    """True if the user may see all streams, as far as the broker says."""
     from penstock.base.errors import PenstockError
 
     try:
         found = client.users.all(timeout=seconds)
-    except PenstockError:  # such as of an older broker, which knows no users
+    except PenstockError:  # for example an older broker without users
         return True
     rules = [str(rule) for one in found.users if one.name in ("*", found.user) for rule in one.rules]
     return not found.is_guarded or "admin" in rules
@@ -332,7 +332,7 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show one stream: its config, what it holds, what is wrong with it."""
+    """Show one stream: its config, its contents, its problems."""
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         if queries:
@@ -352,7 +352,7 @@ def show(
 
 
 def _is_clustered(client: Client, info: StreamInfo, seconds: float) -> bool:
-    """Whether there are several brokers, as far as that is for whoever asks."""
+    """True if there are several brokers; judged by the stream's replicas if the user may not ask for the status."""
     from penstock.client.errors import NotAuthorized
 
     try:
@@ -374,7 +374,7 @@ def delete(
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(name, timeout=seconds)
         if not yes:
-            held = "all that it holds (how much, nobody says now)"
+            held = "all its messages (how many is unknown now)"
             if (count := report.offset_count(info)) is not None:
                 size = format_bytes(sum(part.size_bytes for part in info.partitions))
                 held = f"its messages, at {output.counted(count, 'offset')} ({size}),"
@@ -393,7 +393,7 @@ _add(
     create,
     "penstock stream create orders 'orders.>'",
     "penstock stream create events 'events.*.eu' --max-age 7d --max-bytes 10GiB",
-    "# everything, as a silent witness",
+    "# all subjects, without acks",
     "penstock stream create audit '>' --acks never",
 )
 _add("list", list_streams, "penstock stream list", "penstock stream list --json | jq .config.name")
@@ -406,6 +406,6 @@ _add("read-only", intake.read_only, "penstock stream read-only orders", "penstoc
 _add("seal", intake.seal, "penstock stream seal orders-2025", "penstock stream seal orders-2025 --yes")
 app.command("copy", cls=Command, epilog=copy.EXAMPLES)(copy.copy)
 app.command("purge", cls=Command, epilog=purge.EXAMPLES)(purge.purge)
-app.command("truncate", cls=Command, hidden=True)(purge.purge)  # what it was called first
+app.command("truncate", cls=Command, hidden=True)(purge.purge)  # its former name
 _add("forget-archive", forget_archive, "penstock stream forget-archive orders lake")
 _add("delete", delete, "penstock stream delete orders", "penstock stream delete orders --yes")

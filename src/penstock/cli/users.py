@@ -1,4 +1,4 @@
-"""`penstock user …`: who may log in: add, list, rotate, limit and delete users."""
+"""`penstock user …`: add, list, rotate, limit and delete users and their logins."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Group,
-    help="Add, list, rotate, limit and delete users: who may log in.",
+    help="Add, list, rotate, limit and delete users and their logins.",
     epilog=examples(
-        "# the first user is an administrator: from then on everybody has to log in",
+        "# the first user is an administrator: from then on all clients have to log in",
         "penstock user add admin --admin",
         "penstock --credentials admin.credentials user add billing --token --out billing.token",
     ),
@@ -87,8 +87,8 @@ def add(
 ) -> None:
     """Add a user. Without --password-file, --token and --nkey the command asks for a password.
 
-    The first user of a cluster must be an administrator (--admin): [bold]from then on everybody has to log in.[/bold]
-    Any other user may do nothing until `penstock acl add` allows it.
+    The first user of a cluster must be an administrator (--admin): [bold]from then on clients have to log in.[/bold]
+    Any other user has no permissions until `penstock acl add` gives some.
 
     Brokers never get the password or the token, only a hash that checks it. A token is shown only once, by this
     command.
@@ -114,7 +114,7 @@ def list_users(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """List users, with what they log in, and how many rules they have. Who is no administrator sees himself."""
+    """List users, their kinds of login, rules and limits. Users who are not administrators see only themselves."""
     need_stdout()
     from msgspec.structs import asdict
 
@@ -184,12 +184,12 @@ def rotate(
     Users may do this for themselves, unless they logged in with a token.
 
     A new password replaces the old one at once. A user can have several tokens and nkeys: add a new one, give it to the
-    programs, then remove the old one with --drop. Whoever logged in with a login that was removed has to log in again.
+    programs, then remove the old one with --drop. Clients that used a removed login have to log in again.
     """
     is_given = password_file is not None or token or nkey is not None
     made = [_credential(user, password_file, token=token, nkey=nkey, expires=expires)] if is_given or not drop else []
     with connected(ctx, server, timeout) as (client, seconds):
-        before = client.users.get(user, timeout=seconds)  # what asks may count no more afterwards: it may be its own
+        before = client.users.get(user, timeout=seconds)  # before the change, which may invalidate our own login
         _need_credentials(before, user, drop or [])
         with _kept(made[0] if made else None, out):
             client.users.alter(user, add=made, drop=drop or (), timeout=seconds)
@@ -205,18 +205,18 @@ def rotate(
 
 
 def _need_new(client: Client, user: str, *, is_admin: bool, timeout_s: float) -> None:
-    """Exit where the user cannot be made: before a token is printed, which a script would take for a good one."""
+    """Exit with an error if the user cannot be created, before a token is printed that a script would use."""
     found = client.users.all(timeout=timeout_s)
     if not found.is_guarded and not is_admin:
         say_error(f"the first user must be an administrator: penstock user add {user} --admin")
         raise typer.Exit(FAILED)
     if any(one.name == user for one in found.users):
-        say_error(f"user {user} is there already: penstock user rotate {user} gives it another login")
+        say_error(f"user {user} exists already: penstock user rotate {user} gives it another login")
         raise typer.Exit(FAILED)
 
 
 def _need_credentials(there: UserInfo | None, user: str, ids: list[str]) -> None:
-    """A broker takes away what is not there without a word, and somebody who has mistyped it thinks that it is gone."""
+    """Exit with an error if the user or an id to drop does not exist: the broker ignores unknown ids silently."""
     if there is None:
         say_error(f"there is no user {user}")
         raise typer.Exit(FAILED)
@@ -241,33 +241,33 @@ def limit(
     ] = None,
     connections: Annotated[
         str | None,
-        typer.Option("--connections", metavar="N", help=f"How many it may have; {NONE}: no limit."),
+        typer.Option("--connections", metavar="N", help=f"Connections that it may have; {NONE}: no limit."),
     ] = None,
     streams: Annotated[
         str | None,
-        typer.Option("--streams", metavar="N", help=f"How many it may make, of the cluster; {NONE}: no limit."),
+        typer.Option("--streams", metavar="N", help=f"Streams that it may create in the cluster; {NONE}: no limit."),
     ] = None,
     partitions: Annotated[
         str | None,
-        typer.Option("--partitions", metavar="N", help=f"How many its streams may have together; {NONE}: no limit."),
+        typer.Option("--partitions", metavar="N", help=f"Partitions of all its streams together; {NONE}: no limit."),
     ] = None,
     message_ids: Annotated[
         str | None,
         typer.Option(
             "--message-ids",
             metavar="N",
-            help=f"How many ids its streams may have kept, --dedup-ids-max for each partition; {NONE}: no limit.",
+            help=f"Message ids kept for its streams, --dedup-ids-max for each partition; {NONE}: no limit.",
         ),
     ] = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Limit what a user may use of each broker, over the socket, and what the streams that it makes may come to.
+    """Set a user's rate limits and connections on each broker, over the socket, and quotas for its streams.
 
-    Who is over a rate waits, and is told how long. Who has made as many streams as it may makes another once one of
-    them is deleted; so it is with their partitions, and with the message ids that brokers keep for them. Administrators
-    make as many as they need.
+    A client over a rate limit has to wait; the broker tells it how long. A user who has reached the quota of streams
+    can create another after deleting one; the same holds for partitions, and for message ids that brokers keep. Quotas
+    of streams do not apply to administrators.
     """
     import msgspec
 
@@ -309,7 +309,7 @@ def _quotas_text(quotas: Quotas) -> str:
         None if quotas.fetch_bytes_per_s is None else f"fetch {format_bytes(quotas.fetch_bytes_per_s)}/s",
         None if quotas.connections_max is None else f"{quotas.connections_max} connections",
     ]
-    of_brokers = ", ".join(filter(None, parts)) or "as much as there is"
+    of_brokers = ", ".join(filter(None, parts)) or "no limits"
     bounds = (
         (quotas.streams_max, "stream"),
         (quotas.partitions_max, "partition"),
@@ -329,9 +329,9 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Delete a user and its rules. Asks first. Its programs are refused from then on; the last administrator stays."""
+    """Delete a user and its rules. Asks first. Its logins fail from then on. The last administrator is not deleted."""
     if not yes:
-        confirm(f"Delete user {user}, and all it may do?", f"user {user} stays")
+        confirm(f"Delete user {user} and its rules?", f"user {user} stays")
     with connected(ctx, server, timeout) as (client, seconds):
         client.users.delete(user, timeout=seconds)
     say(f"user {user} was deleted", err=True)
@@ -363,7 +363,7 @@ def _password(user: str, file: Path | None) -> str:
         except (OSError, ValueError) as error:
             raise OperationalError(file_failure(file, error)) from None
     elif not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to type a password; give --password-file, --token or --nkey")
+        raise typer.BadParameter("stdin is not interactive; give --password-file, --token or --nkey")
     else:
         password = getpass.getpass(f"Password for {user}: ")
         if getpass.getpass("Again: ") != password:
@@ -376,7 +376,7 @@ def _password(user: str, file: Path | None) -> str:
 
 
 class _kept:  # noqa: N801 (used as a statement)
-    """The token is in its file, or printed, before it counts: else a disk that is full would lose it."""
+    """Writes the token to its file or stdout before the broker learns it: else a full disk would lose it."""
 
     def __init__(self, made: Made | None, file: Path | None) -> None:
         self._made = made
@@ -400,7 +400,7 @@ class _kept:  # noqa: N801 (used as a statement)
             self._file.unlink(missing_ok=True)
         elif self._made is not None and self._made.token is not None:
             number = self._made.credential.credential_id
-            error.add_note(f"the token that was printed counts only if `penstock user list` shows token {number}")
+            error.add_note(f"the printed token is valid only if `penstock user list` shows token {number}")
 
 
 def _print_token(token: str) -> None:
@@ -408,14 +408,16 @@ def _print_token(token: str) -> None:
     try:
         say(token)
     except BrokenPipeError:
-        raise OperationalError("nobody reads the token: stdout is a pipe without a reader; nothing was done") from None
+        raise OperationalError(
+            "the token cannot be printed: stdout is a pipe without a reader; nothing was done"
+        ) from None
 
 
 def _tell_token(made: Made, out: Path | None) -> None:
     if made.token is None:
         return
     if out is None:
-        say("that is the token: nobody can show it again", err=True)
+        say("that is the token: it cannot be shown again", err=True)
     else:
         say(f"the token is in {out}: penstock --credentials {out} …", err=True)
 
@@ -426,7 +428,7 @@ for _name, _command, _lines in (
         add,
         (
             "penstock user add admin --admin",
-            "# for a program: a token, in a file that only its owner reads",
+            "# for a program: a token, in a file that only its owner can read",
             "penstock user add billing --token --out billing.token",
             "penstock user add ci --nkey UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4",
         ),

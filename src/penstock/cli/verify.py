@@ -1,7 +1,7 @@
-"""`penstock verify`: whether what is stored is sound, and the same on all replicas.
+"""`penstock verify`: checks stored data for corruption, and compares replicas.
 
-Rules: nothing is written. What is named is a path if it looks like one, or is there; then no broker is asked, and one
-may run there. Everything else is a stream, which its brokers verify.
+Rules: it writes nothing. An argument is a path if it looks like one or exists; then the command reads the files itself,
+also while a broker runs. Any other argument is a stream, which its brokers verify.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _rate(text: str) -> int:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if rate <= 0:
-        raise typer.BadParameter("a rate is more than nothing")
+        raise typer.BadParameter("the rate must be more than 0")
     return rate
 
 
@@ -71,7 +71,7 @@ def verify(
     ] = None,
     rate: Annotated[
         str,
-        typer.Option("--rate", metavar="SIZE", help="How many bytes a second each broker reads at most."),
+        typer.Option("--rate", metavar="SIZE", help="Most bytes per second that each broker reads."),
     ] = format_exact_bytes(limits.VERIFY_BYTES_PER_S_DEFAULT),
     keys_file: KeysFile = None,
     as_json: Json = False,
@@ -83,13 +83,13 @@ def verify(
 
     Streams: each broker with a replica reads its committed messages in the background, not faster than --rate. The rows
     of all replicas are compared; they may be batched and compressed differently. Ctrl-C stops it. If a broker finds
-    damage in a partition that it leads, another broker takes over.
+    corruption in a partition that it leads, another broker takes over.
 
     Paths: the command reads every file itself; it needs no broker, and one may be running. Copies of a partition in
-    several data directories are compared. It ignores a tail that a crash may have torn, and what is appended meanwhile.
+    several data directories are compared. It ignores a tail that a crash may have torn, and rows appended meanwhile.
     The files of a backup are also compared with its manifest.
 
-    The command writes nothing. The exit code is 0 if all is sound and equal, 1 if something is damaged, differs or
+    The command writes nothing. The exit code is 0 if all is sound and equal, 1 if something is corrupt, differs or
     could not be verified, 2 if the command line is wrong.
     """
     named = what or []
@@ -98,7 +98,7 @@ def verify(
     is_online = server is not None or not any(_is_path(one) for one in named)
     if is_online:
         if stream is not None:
-            raise typer.BadParameter("--stream goes with data directories; name the streams themselves")
+            raise typer.BadParameter("--stream is for paths; to verify streams of a cluster, give their names")
         _verify_streams(ctx, named, _rate(rate), server, timeout, as_json=as_json)
         return
     paths = [Path(one) for one in named]
@@ -107,7 +107,7 @@ def verify(
             raise typer.BadParameter(f"{path}: there is no such file or folder")
     if any(is_backup(path) for path in paths):
         if len(paths) > 1:
-            raise typer.BadParameter("a backup is verified by itself: give one")
+            raise typer.BadParameter("give a single path to verify a backup")
         verify_backup(paths[0], stream, as_json=as_json)
         return
     _finish(*verify_files(paths, stream, keys_of(keys_file)), as_json=as_json)
@@ -122,20 +122,20 @@ def _verify_streams(
 ) -> None:
     for one in named:
         if _STREAM.fullmatch(one) is None:
-            raise typer.BadParameter(f"{one!r} is neither STREAM nor STREAM/PARTITION; paths go without --server")
+            raise typer.BadParameter(f"{one!r} is neither STREAM nor STREAM/PARTITION; for paths leave --server out")
     try:
-        needs = "verifying streams needs the right `admin`; verifying files, as of a data directory, needs none"
+        needs = "verifying streams needs the rule `admin`; verifying files, such as a data directory, needs no rule"
         with advising(ErrorCode.NOT_AUTHORIZED, needs), connected(ctx, server, timeout) as (client, seconds):
             done = verify_brokers(client, [which_of(one) for one in named], rate=rate, seconds=seconds)
     except (PenstockError, OSError) as error:
         if named and server is None:
-            error.add_note(f"no file here is named {' or '.join(named)}, so a stream is meant")
+            error.add_note(f"there is no file {' or '.join(named)}, so the name was taken for a stream")
         raise
     _finish(*done, as_json=as_json)
 
 
 def _finish(replicas: list[Replica], found: list[Differing], *, as_json: bool) -> None:
-    """Show it; exit code 1 if not all is sound."""
+    """Print the result; exit with 1 unless all is sound."""
     verify_report.show(replicas, found, as_json=as_json)
     is_sound = verify_report.is_sound(replicas)
     if not as_json and not replicas:

@@ -1,4 +1,4 @@
-"""`penstock verify` of a backup: every file against the manifest, every batch against its checksum."""
+"""`penstock verify` of a backup: checks every file against the manifest, and every batch against its checksum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.cli.failure import FAILED, say_error
 
 
 class Verdict(NamedTuple):
-    """What was found of one partition."""
+    """Result for one partition."""
 
     stream: str
     partition: int
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
 
 
 class Users(NamedTuple):
-    """What was found of the file with users."""
+    """Result for the users' file."""
 
     users: int
     verdict: str
@@ -42,12 +42,12 @@ class Users(NamedTuple):
 
 
 def is_backup(path: Path) -> bool:
-    """Whether a folder is one."""
+    """True if the folder is a backup."""
     return (path / backup_files.MANIFEST).exists()
 
 
 def verify_backup(folder: Path, stream: str | None, *, as_json: bool) -> None:
-    """Show what is in it, and what of it is damaged; exit code 1 if anything is."""
+    """Verify and print the backup; exit with 1 if any file is corrupt."""
     manifest = backup_files.read_manifest(folder)
     wanted = [entry for entry in manifest.streams if stream in (None, entry.name)]
     parts = [(entry, partition) for entry in wanted for partition in entry.partitions]
@@ -78,7 +78,7 @@ def _verdict(
 
 
 def _users(folder: Path, manifest: backup_files.Manifest, stream: str | None) -> Users | None:
-    """What was found of those; None: there are none, or they are not asked for."""
+    """Verify the users' file; None if there is none, or if only one stream is verified."""
     if manifest.access is None or stream is not None:
         return None
     file = folder / manifest.access.path

@@ -1,4 +1,4 @@
-"""`penstock verify` of streams: each broker verifies its own replicas, and what they have is compared here."""
+"""`penstock verify` of streams: each broker verifies its own replicas, and the command compares their checksums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Which(NamedTuple):
 
 
 def which_of(text: str) -> Which:
-    """`orders`, or `orders/2`."""
+    """Parse `orders` or `orders/2`."""
     name, _, partition = text.partition("/")
     return Which(name, int(partition) if partition else None)
 
@@ -32,7 +32,7 @@ def which_of(text: str) -> Which:
 def verify_brokers(
     client: Client, wanted: Sequence[Which], *, rate: int, seconds: float
 ) -> tuple[list[Replica], list[Differing]]:
-    """All replicas of these, or of all streams. `rate`: bytes a second on each broker. ValueError."""
+    """Verify all replicas of `wanted`, or of all streams. `rate`: bytes per second on each broker. Raise ValueError."""
     from penstock.base.ids import PartitionId
     from penstock.client.verifying import Verifier
 

@@ -1,8 +1,8 @@
-"""`penstock verify` of files: which logs are in a folder, what is in them, and how the replicas of one differ.
+"""`penstock verify` of files: finds the logs in folders, verifies them, and compares replicas.
 
-Rules: nothing is written. A path is a data directory, the folder of a stream or of a log, or a segment file. Logs of
+Rules: it writes nothing. A path is a data directory, the folder of a stream or of a log, or a segment file. Logs of
 different data directories are replicas of one partition if they have the same stream id and partition, and the data
-directories are not of different clusters. They are compared up to what each knows to be committed.
+directories are not of different clusters. They are compared up to the high watermark (`committed_end`) that each knows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEGMENT_SUFFIX = ".arrows"
 
 
 class LogFolder(NamedTuple):
-    """A log in a data directory, which may not be known. `segment`: only this file of it."""
+    """A log's folder; `data_dir` is None if unknown. `segment`: verify only this file of it."""
 
     data_dir: Path | None
     folder: Path
@@ -49,12 +49,12 @@ class LogFolder(NamedTuple):
 
     @property
     def ids(self) -> tuple[int, int] | None:
-        """Of which stream and partition it is by its folder; None: that is no folder of a data directory."""
+        """(stream id, partition) according to its path; None if it is not in a data directory."""
         return None if self.stream_id < 0 else (self.stream_id, self.partition)
 
     @property
     def is_made(self) -> bool:
-        """Whether its data directory has the mark that it was made."""
+        """True if its data directory has the marker file for this log."""
         from penstock.node.folders import mark_of
         from penstock.node.made import MADE_PATH
 
@@ -65,18 +65,18 @@ class LogFolder(NamedTuple):
 
     @property
     def replica(self) -> str:
-        """Whose it is, for people."""
+        """The replica's name in output."""
         if self.segment is not None:
             return self.segment
         return str(self.folder if self.data_dir is None else self.data_dir)
 
 
 def logs_of(path: Path) -> list[LogFolder]:
-    """The logs at a path. ValueError if there is none."""
+    """Return the logs at a path. Raise ValueError if there is none."""
     if path.is_file():
         if not path.name.endswith(_SEGMENT_SUFFIX):
             raise ValueError(
-                f"{path}: no folder, and no segment (*{_SEGMENT_SUFFIX}); `penstock dump` shows other files"
+                f"{path}: neither a folder nor a segment (*{_SEGMENT_SUFFIX}); `penstock dump` shows other files"
             )
         return [_log(path.parent)._replace(segment=path.name)]
     if (path / _STREAMS).is_dir():
@@ -86,7 +86,7 @@ def logs_of(path: Path) -> list[LogFolder]:
         return [_log(path)]
     found = sorted(folder for folder in path.glob("*") if any(folder.glob(f"*{_SEGMENT_SUFFIX}")))
     if not found:
-        raise ValueError(f"{path}: no log is there: give a data directory, the folder of a log, or a segment file")
+        raise ValueError(f"{path} holds no log: give a data directory, the folder of a log, or a segment file")
     return [_log(folder) for folder in found]
 
 
@@ -102,12 +102,12 @@ def _log(folder: Path) -> LogFolder:
 def verify_files(
     paths: Iterable[Path], stream: str | None, keys: EncryptionKeys | None
 ) -> tuple[list[Replica], list[Differing]]:
-    """All logs at these paths, or those of one stream, with `keys` for what is encrypted. ValueError, OSError."""
+    """Verify all logs at these paths, or those of one stream; `keys` decrypt. Raise ValueError or OSError."""
     found_logs = (log for path in paths for log in logs_of(path) if stream is None or log.stream == stream)
     encrypted = EncryptedStreams()
     logs = [log._replace(keys=keys, may_be_plain=not encrypted.holds(log.folder)) for log in found_logs]
     if not logs:
-        raise ValueError("no log is there" if stream is None else f"no log of a stream {stream!r} is there")
+        raise ValueError("there is no log" if stream is None else f"there is no log of stream {stream!r}")
     check_cluster({log.data_dir for log in logs if log.data_dir is not None})
     together: dict[object, list[LogFolder]] = {}
     for log in logs:
@@ -133,7 +133,7 @@ def verify_files(
 
 
 def check_cluster(data_dirs: Iterable[Path]) -> None:
-    """ValueError if they are not of one cluster: their streams have nothing to do with each other."""
+    """Raise ValueError if they belong to different clusters, whose stream ids are unrelated."""
     clusters: dict[str, Path] = {}
     for data_dir in data_dirs:
         file = data_dir / _IDENTITY
@@ -143,9 +143,9 @@ def check_cluster(data_dirs: Iterable[Path]) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            say_note(f"of which cluster {data_dir} is, is not known: {file}: {error.strerror or error}")
+            say_note(f"the cluster of {data_dir} is unknown: {file}: {error.strerror or error}")
         except (ValueError, RecursionError):
-            say_note(f"of which cluster {data_dir} is, is not known: {file}: it is not readable as Penstock's")
+            say_note(f"the cluster of {data_dir} is unknown: {file} is not a valid file of Penstock's")
     if len(clusters) > 1:
         first, second, *_ = clusters.values()
         raise ValueError(f"{first} and {second} are of different clusters: verify them one after the other")
@@ -220,7 +220,7 @@ class _Group:
         judge(self.replicas, self.found)
 
     def _may_lack(self) -> bool:
-        """Whether each replica may let go of single rows at its own time, as any of the data directories says."""
+        """True if replicas may delete single rows at different times (compaction, TTL, rollup), by any known config."""
         configs = (self._configs.of(log) for log in self._logs)
         return any(
             config is not None and (config.compact or config.allow_message_ttl or config.allow_rollup)
@@ -290,13 +290,13 @@ def _replica(log: LogFolder, found: Verified) -> Replica:
 
 
 class _Configs:
-    """The configs of streams, as data directories know them; each is asked once, and complained of once."""
+    """Stream configs from data directories; reads each directory once, and reports its failure once."""
 
     def __init__(self) -> None:
         self._known: dict[Path, dict[int, StreamConfig]] = {}
 
     def of(self, log: LogFolder) -> StreamConfig | None:
-        """The config of its stream; None if its data directory does not know it."""
+        """Return the config of the log's stream; None if its data directory does not have it."""
         data_dir = log.data_dir or log.folder.resolve().parents[2]
         if data_dir not in self._known:
             self._known[data_dir] = self._configs(data_dir)
@@ -316,5 +316,5 @@ class _Configs:
             why = f"{error.filename or data_dir}: {error.strerror or error}"
         except (PenstockError, msgspec.DecodeError) as error:
             why = str(error)
-        say_note(f"the configs of the streams are not known from {data_dir}: {why}")
+        say_note(f"the stream configs in {data_dir} cannot be read: {why}")
         return {}

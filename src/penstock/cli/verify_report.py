@@ -1,4 +1,4 @@
-"""What `penstock verify` has found, as values, and how it is shown: a table, what is wrong below it, or JSON."""
+"""Results of `penstock verify`, and their output: a table with problems below it, or JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.cli import output
 if TYPE_CHECKING:
     from penstock.commitlog.comparing import Compared, Difference
 
-_SHOWN_MAX = 50  # places and differences, each; --json has all
+_SHOWN_MAX = 50  # most corrupt places, and most differences, to print; --json has all
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong in a file: which offsets are lost with it; None, None: no row is."""
+    """A corrupt place in a file and the range of offsets lost with it; (None, None) if no row is lost."""
 
     file: str
     position: int
@@ -28,27 +28,27 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replica(msgspec.Struct, kw_only=True):
-    """One copy of one partition. `committed_end` is 0 where it is not known."""
+    """Result for one replica of a partition. `committed_end` is 0 if unknown."""
 
     stream: str
     partition: int
-    replica: str  # whose
+    replica: str  # the broker, data directory, folder or segment file
     log_start: int
     log_end: int
     committed_end: int = 0
     rows: int = 0
     size_bytes: int = 0
     damage: list[Place] = []
-    unlisted: int = 0  # further places
-    torn: Place | None = None  # from here on it is not judged: a crash may have torn it
-    not_verified: str | None = None  # why it could not be looked at
+    unlisted: int = 0  # count of corrupt places beyond those in `damage`
+    torn: Place | None = None  # start of a possibly torn tail, which is not verified
+    not_verified: str | None = None  # why it could not be verified
     compared_from: int | None = None
     compared_end: int | None = None
     differs: bool = False
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """`not verified`, `damaged`, `differs` or `sound`."""
         if self.not_verified is not None:
             return "not verified"
         if self.damage:
@@ -57,7 +57,10 @@ class Replica(msgspec.Struct, kw_only=True):
 
 
 class Differing(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of offsets in which replicas have other rows. `legal`: some were let go here, and not yet there."""
+    """A range of offsets in which replicas have different rows.
+
+    `legal`: explained by compaction, TTL or rollup at different times.
+    """
 
     stream: str
     partition: int
@@ -73,7 +76,7 @@ class Differing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def differing(stream: str, partition: int, found: Difference) -> Differing:
-    """A difference as it is shown."""
+    """Convert a difference to its output form."""
     rows = found.rows
     return Differing(
         stream=stream,
@@ -91,7 +94,7 @@ def differing(stream: str, partition: int, found: Difference) -> Differing:
 
 
 def note_compared(replica: Replica, one: Compared, all_of_them: Sequence[Compared]) -> None:
-    """Which of its offsets another replica has, too."""
+    """Set the range of the replica's offsets that another replica has, too."""
     shared = [
         (begin, end)
         for other in all_of_them
@@ -104,7 +107,7 @@ def note_compared(replica: Replica, one: Compared, all_of_them: Sequence[Compare
 
 
 def judge(replicas: Iterable[Replica], found: Iterable[Differing]) -> None:
-    """Say of the replicas that differ that they do; of a majority that agrees nobody thinks that it is wrong."""
+    """Set `differs`: on the minority if one exists, else on all replicas of a difference."""
     by_name = {one.replica: one for one in replicas}
     for one in found:
         if not one.legal:
@@ -114,12 +117,12 @@ def judge(replicas: Iterable[Replica], found: Iterable[Differing]) -> None:
 
 
 def is_sound(replicas: Iterable[Replica]) -> bool:
-    """Whether nothing is wrong, and all was looked at."""
+    """True if all replicas were verified and are sound."""
     return all(one.verdict == "sound" for one in replicas)
 
 
 def show(replicas: Sequence[Replica], found: Sequence[Differing], *, as_json: bool) -> None:
-    """All of it."""
+    """Print the table and all problems, or JSON."""
     if as_json:
         for one in replicas:
             output.print_json(_json_row(one, found))
@@ -198,17 +201,17 @@ def _notes(replicas: Sequence[Replica], found: Sequence[Differing]) -> list[str]
             place = one.stream, one.partition
             let_go[place] = let_go.get(place, 0) + one.rows_only_in_replicas + one.rows_only_in_others
     for (stream, partition), rows in let_go.items():
-        text = "one replica has let go of (compaction, time to live, rollup), and another one not yet"
+        text = "one replica has deleted (compaction, time to live, rollup), and another one not yet"
         lines.append(f"{stream}/{partition}: {output.counted(rows, 'row')} that {text}: no difference")
     for replica in replicas:
         if (torn := replica.torn) is not None:
-            what = "was not flushed, and is not judged"
+            what = "was not flushed, and is not verified"
             lines.append(f"{replica.stream}/{replica.partition} on {replica.replica}: {_torn_text(torn)} {what}")
     return lines
 
 
 def _torn_text(torn: Place) -> str:
-    return f"what comes in {torn.file} from byte {torn.position} on"
+    return f"the end of {torn.file} from byte {torn.position} on"
 
 
 def _names(names: Sequence[str]) -> str:
