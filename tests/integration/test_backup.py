@@ -233,9 +233,9 @@ async def test_a_restore_goes_on_where_some_streams_take_messages_already(tmp_pa
         before = await rows_of(there, "orders")
         said, errors = await pair.restore(folder)
         assert re.search(r"sealed +200 +0 +sealed", said)
-        assert "stream orders is there, is open, and has the end of what the backup has" in errors
+        assert "stream orders is open, and has only the last rows of the backup" in errors
         for name in ("empty", "table"):
-            assert f"stream {name} is there with all that the backup has, and is open: it is left as it is" in errors
+            assert f"stream {name} is open, and already has all rows of the backup: it is left as it is" in errors
         assert await rows_of(there, "orders") == before
         assert await rows_of(there, "sealed") == await rows_of(here, "sealed")
         said, errors = await pair.restore(folder)
@@ -252,7 +252,7 @@ async def test_another_stream_of_that_name_is_not_taken_for_a_restored_one(tmp_p
             await client.append("orders", [row(n, key=f"k{n}") for n in range(20)])
         await pair.backup(folder)
         _, errors = await pair.restore(folder, code=1)  # alike, but for the times
-        assert "is there, and is open: nothing is mixed with what it holds, which is not this backup" in errors
+        assert "exists, is open, and does not hold this backup; it was not changed" in errors
 
 
 @needs_time
@@ -267,7 +267,7 @@ async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_
         said["streams"][0]["config"]["max_age_ms"] = 1  # every row is older
         manifest.write_text(json.dumps(said))
         _, errors = await pair.restore(tmp_path / "backup", "--as", "kept", "--stream", "orders", "--without-max-age")
-        assert "stream kept has no max_age here, so all of it is kept; it was 1ms" in errors
+        assert "stream kept now has no max_age, so it keeps all messages; it was 1ms" in errors
         assert (await pair.there.stream("kept")).config.max_age_ms is None
         assert len(await rows_of(pair.there, "kept")) == 20
         _, errors = await pair.restore(tmp_path / "backup")
@@ -282,8 +282,9 @@ async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_
         # Another run finds nothing to do, also where the first one has left the stream paused.
         said_again, errors = await pair.restore(tmp_path / "backup")
         assert said_again == ""
-        assert "stream orders is there, is open, and goes as far as the backup, whose rows its limits have deleted" in (
-            errors
+        assert (
+            "stream orders is open, and goes as far as the backup, but its limits have deleted the backup's rows"
+            in (errors)
         )
         await pair.restore(tmp_path / "backup", "--stream", "orders", "--as", "paused")
 
@@ -295,7 +296,7 @@ async def test_what_max_age_deletes_at_once_of_an_old_backup_is_told_and_can_be_
         manifest.write_text(json.dumps(said))
         await pair.there.delete_stream("orders")
         _, errors = await pair.restore(tmp_path / "backup")
-        assert "stream orders gets no max_age: it is of a sealed stream" in errors
+        assert "stream orders gets no max_age: its source is sealed" in errors
         info = await pair.there.stream("orders")
         assert (info.intake, info.config.max_age_ms) == ("sealed", None)
         assert len(await rows_of(pair.there, "orders")) == 20
@@ -323,16 +324,14 @@ async def test_what_went_since_by_its_limits_is_no_mistake_of_a_restored_stream_
 
         await eventually(are_gone, "the rollup and retention have done it")
         said, errors = await pair.restore(folder)
-        assert (said, errors.count("whose rows its limits have deleted")) == ("", 2)
-        assert "stream kept is there with all that the backup has" in errors
+        assert (said, errors.count("but its limits have deleted the backup's rows")) == ("", 2)
+        assert "stream kept is open, and already has all rows of the backup" in errors
         await there.truncate_stream("kept", 4)
         _, errors = await pair.restore(folder)
-        assert "has the end of what the backup has: what came before is gone" in errors
+        assert "has only the last rows of the backup: the earlier ones were deleted" in errors
         await there.truncate_stream("kept", 9)
         _, errors = await pair.restore(folder, code=1)
-        assert "stream kept is there, and is open: nothing is mixed with what it holds, which is not this backup" in (
-            errors
-        )
+        assert "stream kept exists, is open, and does not hold this backup; it was not changed" in (errors)
 
 
 @each_change
@@ -345,7 +344,7 @@ async def test_a_restored_stream_that_was_paused_and_purged_is_not_taken_for_who
         await pair.restore(tmp_path / "backup", "--paused")
         await pair.there.truncate_stream("kept", before)
         _, errors = await pair.restore(tmp_path / "backup", code=1)
-        assert f"stream kept begins at offset {before}, and the backup at 0: what it lacks was purged" in errors
+        assert f"stream kept begins at offset {before}, and the backup at 0: the earlier rows were purged" in errors
         assert (await pair.there.stream("kept")).intake == "paused"
 
 
@@ -392,7 +391,7 @@ async def test_nothing_is_mixed(tmp_path: Path) -> None:
         await there.create_stream("orders", "orders.*")
         await there.append("orders", [row(n) for n in range(3)])
         _, errors = await pair.restore(folder, code=1)
-        assert "is there, and is open: nothing is mixed" in errors
+        assert "exists, is open, and does not hold this backup" in errors
         await there.pause_stream("orders")
         _, errors = await pair.restore(folder, code=1)
         assert "holds something else" in errors
@@ -586,11 +585,11 @@ async def test_what_is_not_in_the_folder_of_a_backup_is_not_read(tmp_path: Path)
                     await as_admin(old, *one, code=1) for one in (("backup", str(folder)), ("restore", str(folder)))
                 ]
                 for _, errors in said:
-                    assert f"{manifest} names what is not in its folder: {leads_to!r}" in errors, errors
+                    assert f"{manifest} names a path that is not in its folder: {leads_to!r}" in errors, errors
                     assert outside_sha not in errors
         manifest.write_text(whole.replace('"name": "orders"', '"name": "../../../orders"', 1))
         _, errors = await as_admin(old, "backup", str(folder), code=1)
-        assert "names what is not in its folder: '../../../orders'" in errors
+        assert "names a path that is not in its folder: '../../../orders'" in errors
         # It may itself be somewhere else.
         manifest.write_text(whole)
         (tmp_path / "elsewhere").symlink_to(folder)
@@ -635,7 +634,7 @@ async def test_users_are_not_restored_where_nobody_logs_in_nor_out_of_a_damaged_
         assert "has no users" in errors
         await as_admin(old, "backup", str(folder))
         _, errors = await command(new.client_address, "restore", str(folder), "--users", code=1)
-        assert "the first user has to be an administrator" in errors
+        assert "its first user has to be an administrator" in errors
         (file,) = folder.glob("users/*.json")
         whole = file.read_bytes()
         file.write_bytes(whole.replace(b'"admin"', b'"admim"', 1))
@@ -675,7 +674,7 @@ async def test_administrators_are_made_where_somebody_says_so_and_of_a_damaged_b
             for which in ("--users", "--users-only"):
                 _, errors = await as_admin(new, "restore", str(folder), which, code=1)
                 assert f"Make eve of {folder} an administrator of this cluster? [y/N]" in errors
-                assert "nobody is there to answer; with --yes it does not ask" in errors
+                assert "stdin is not interactive; pass --yes" in errors
                 assert await users() == ["admin"]
             # What is there, and is something else, is found before anybody is made, too.
             await there.create_stream("orders", "orders.>")

@@ -42,7 +42,8 @@ def test_three_brokers_lose_nothing_that_was_acked_and_leave_nobody_running(tmp_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [(("--brokers", "2"), "with two a loss stops both"), (("--brokers", "3", "--rows", "5"), "--rows")]
+    ("arguments", "said"),
+    [(("--brokers", "2"), "with two a loss stops both"), (("--brokers", "3", "--rows", "5"), "--rows")],
 )
 def test_what_cannot_be_shown_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     done = demo(tmp_path, *arguments)

@@ -117,7 +117,7 @@ async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
         assert result.exit_code == code, result.output
         return result.output
 
-    assert run("pause", "life") == "stream life is paused: nobody listens on life for it\n"
+    assert run("pause", "life") == "stream life is paused: brokers do not subscribe to life for it\n"
     assert json.loads(run("show", "life", "--json"))["intake"] == "paused"
     shown = run("show", "life")
     assert "paused since" in shown
@@ -137,7 +137,7 @@ async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
         done = CliRunner().invoke(app, ["publish", "life", "x"], env={"PENSTOCK_SERVER": broker.client_address})
         assert done.exit_code == 1
         assert said in done.output
-        assert done.output.endswith("\n  `penstock stream resume life` has it take messages again\n")
+        assert done.output.endswith("\n  `penstock stream resume life` lets it accept messages again\n")
     assert "takes no messages again" in run("seal", "life", code=1, stdin=b"n\n")
     assert "is sealed" in run("seal", "life", stdin=b"y\n")
     assert "for good" in run("resume", "life", code=1)

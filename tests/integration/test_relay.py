@@ -140,11 +140,11 @@ async def test_a_loop_is_refused_and_other_streams_are_named(broker: BrokerProce
     for target in ("looping.a.b", "looping.{2}.{3}", "{subject}"):
         said, errors = await relay(broker, "looping", "--to", target, code=2)
         assert said == ""
-        assert "each message would come back for ever" in errors
+        assert "this would be an endless loop" in errors
     assert (await client.offsets("looping", "latest")).offset == 3
     await client.create_stream("catcher", "caught.>", acks="never")
     _, errors = await relay(broker, "looping", "--to", "caught.{3}")
-    assert "stream catcher stores caught.>, and so (some of) what is relayed to caught.*" in errors
+    assert "stream catcher stores caught.>, and so messages that are relayed to caught.*" in errors
 
     async def are_stored() -> bool:
         return (await client.offsets("catcher", "latest")).offset == 3

@@ -145,7 +145,7 @@ async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None
         said = run("--before", "99", "--partition", "0", "--yes", code=1)
         assert "beyond what is committed" in said
         assert said.endswith("\n  give --before an offset in that range\n")
-        assert "no place that stays" in run("--before=-5", "--yes", code=2)
+        assert "-N changes with each new message" in run("--before=-5", "--yes", code=2)
         assert "with one of --before" in run("--yes", code=2)
         assert "with one of" in run("--keep", "3", "--all", "--yes", code=2)
         said = run("--keep", "3", stdin=b"n\n", code=1)

@@ -221,7 +221,7 @@ def test_who_reads_a_stream_is_shown_it_and_who_cannot_verify_is_told_why(pensto
         refused = penstock("verify", *arguments, **who)
         assert refused.returncode == 1
         assert (refused.stdout, "Not sound" in refused.stderr) == ("", False)
-        assert "needs the right `admin`" in refused.stderr
+        assert "needs the rule `admin`" in refused.stderr
 
 
 @needs_time
@@ -247,7 +247,7 @@ def test_who_makes_a_stream_is_told_of_those_on_the_same_subjects(penstock: Run)
     assert penstock("stream", "create", "over", "over.>").stderr == ""
     made = penstock("stream", "create", "part", "over.eu.*")
     assert made.returncode == 0
-    assert "note: what is on its subjects comes into other streams, too: over" in made.stderr
+    assert "note: other streams store messages on its subjects, too: over" in made.stderr
     assert "Nats-Expected-Stream: part" in made.stderr
     silent = penstock("stream", "create", "never", "over.us", "--acks", "never")
     assert "other streams, too: over" in silent.stderr

@@ -79,7 +79,7 @@ def test_what_is_no_lake_is_left_alone(tmp_path: Path) -> None:
     lake = tmp_path / LAKE
     remove_earlier(lake)
     (lake / "date=2026-01-01").mkdir(parents=True)
-    with pytest.raises(OperationalError, match="no archive of Penstock's"):
+    with pytest.raises(OperationalError, match="not an archive of Penstock's"):
         remove_earlier(lake)
     (lake / "_penstock").mkdir()
     (lake / "_penstock" / "archive.json").touch()

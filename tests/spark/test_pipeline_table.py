@@ -39,7 +39,7 @@ def test_a_function_of_a_file_is_run_and_a_missing_one_told(
     with pipeline(broker, "run", f"{file}:texts", "--from", "ran", "--to", to, "--once") as running:
         out, error = running.communicate(timeout=TIMEOUT_S)
         assert running.returncode == 0, error
-    assert out.decode() == f"50 messages of ran read, and what came of them written to {to}\n"
+    assert out.decode() == f"50 messages of ran read, and the result written to {to}\n"
     assert "Traceback" not in error.decode()
     assert delta_rows(to).num_rows == 50
     client.append("ran", [{"value": b"lost"}, {"value": b"kept"}])
@@ -60,7 +60,7 @@ def test_a_function_of_a_file_is_run_and_a_missing_one_told(
     what, where = error.decode().splitlines()
     assert what.startswith("Error: ")
     assert "USER_RAISED_EXCEPTION" in what
-    assert where == f"  what Spark said of it is in {log}; --debug shows it as it comes"
+    assert where == f"  Spark's log is in {log}; --debug prints it to stderr instead"
     assert "kept" in log.read_text()
     with pipeline(broker, "run", f"{file}:none", "--from", "ran", "--to", to, "--once") as running:
         _, error = running.communicate(timeout=TIMEOUT_S)

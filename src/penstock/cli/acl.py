@@ -164,7 +164,7 @@ def list_rules(
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
     if not found.is_guarded:
-        say("nobody has to log in: everybody may do everything (`penstock user add admin --admin`)", err=True)
+        say("authentication is off: all clients have all permissions (`penstock user add admin --admin`)", err=True)
         return
     rows = [(one.name, rule) for one in found.users if user in (None, one.name) for rule in one.rules]
     if as_json:

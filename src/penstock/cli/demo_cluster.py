@@ -193,7 +193,7 @@ class _ClusterDemo:
             return client.stream(_STREAM, timeout=_ASK_S).partitions[0]
 
     def _leader(self) -> int:
-        return int(self._until(lambda: self._partition().leader_id, "somebody leads"))
+        return int(self._until(lambda: self._partition().leader_id, "a leader is elected"))
 
     def _other_leader(self, number: int) -> int | None:
         leader = self._partition().leader_id

@@ -1,4 +1,4 @@
-"""How a command fails: one clear line on stderr, what to do about it, and an exit code."""
+"""Reports failures of a command: one clear line on stderr, what to do about it, and an exit code."""
 
 from __future__ import annotations
 
@@ -242,4 +242,4 @@ def _take_again(error: RemoteError) -> str:
     # sealed or corrupt log the text alone is enough.
     if "resume" not in error.message:
         return ""
-    return f"`penstock stream resume {error.details.get('stream') or 'NAME'}` has it take messages again"
+    return f"`penstock stream resume {error.details.get('stream') or 'NAME'}` lets it accept messages again"

@@ -84,7 +84,7 @@ def import_stream(
     ] = None,
     replicas: Annotated[
         int | None,
-        typer.Option("--replicas", metavar="N", min=1, help="Default: as there, but no more than there are brokers."),
+        typer.Option("--replicas", metavar="N", min=1, help="Default: as in JetStream, at most the number of brokers."),
     ] = None,
     cut_over: Annotated[
         bool,

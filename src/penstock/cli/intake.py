@@ -30,7 +30,7 @@ def pause(
         before = client.stream(stream, timeout=seconds)
         info = client.pause_stream(before, timeout=seconds)
     no_longer = ", and no longer read-only" if before.intake == Intake.READ_ONLY else ""
-    say(f"stream {info.name} is paused{no_longer}: nobody listens on {info.subject} for it")
+    say(f"stream {info.name} is paused{no_longer}: brokers do not subscribe to {info.subject} for it")
 
 
 @clearly
@@ -69,7 +69,7 @@ def read_only(
         before = client.stream(stream, timeout=seconds)
         was_paused = before.intake == Intake.PAUSED
         if off and was_paused:
-            advice = f"`penstock stream resume {before.name}` has it take messages again"
+            advice = f"`penstock stream resume {before.name}` lets it accept messages again"
             raise ValueError(f"stream {before.name} is paused, and not read-only: {advice}")
         info = (client.resume_stream if off else client.make_read_only)(before, timeout=seconds)
     no_longer = ", and no longer paused" if was_paused else ""

@@ -65,7 +65,9 @@ def restore(
     ] = None,
     replicas: Annotated[
         int | None,
-        typer.Option("--replicas", metavar="N", min=1, help="Default: as it was, but no more than there are brokers."),
+        typer.Option(
+            "--replicas", metavar="N", min=1, help="Default: as in the backup, at most the number of brokers."
+        ),
     ] = None,
     paused: Annotated[
         bool, typer.Option("--paused", help="Leave the streams paused, so that brokers do not subscribe for them yet.")

@@ -121,7 +121,7 @@ def list_users(
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.users.all(timeout=seconds)
     if not found.is_guarded:
-        say("nobody has to log in: there are no users (`penstock user add admin --admin`)", err=True)
+        say("authentication is off: there are no users (`penstock user add admin --admin`)", err=True)
         return
     users = [one for one in found.users if one.name != "*"]
     if as_json:

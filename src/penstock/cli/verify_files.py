@@ -145,7 +145,7 @@ def check_cluster(data_dirs: Iterable[Path]) -> None:
         except OSError as error:
             say_note(f"the cluster of {data_dir} is unknown: {file}: {error.strerror or error}")
         except (ValueError, RecursionError):
-            say_note(f"the cluster of {data_dir} is unknown: {file} is not a valid file of Penstock's")
+            say_note(f"the cluster of {data_dir} is unknown: {file}: not a valid file of Penstock's")
     if len(clusters) > 1:
         first, second, *_ = clusters.values()
         raise ValueError(f"{first} and {second} are of different clusters: verify them one after the other")

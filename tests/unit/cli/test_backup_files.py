@@ -102,7 +102,7 @@ def test_batches_that_do_not_follow_on_each_other_are_no_backup(tmp_path: Path) 
         data = batch(base, base + 2)
         writer.add(read_header(data), data)
     data = batch(5, 6)
-    with pytest.raises(OperationalError, match=r"offset 5 came where 4 was to come: .* run the backup again"):
+    with pytest.raises(OperationalError, match=r"received offset 5, expected 4: .* run the backup again"):
         writer.add(read_header(data), data)
     writer.drop()
 

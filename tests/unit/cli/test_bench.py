@@ -11,9 +11,9 @@ from penstock.cli.bench import check_windows
 @pytest.mark.parametrize(
     ("windows", "publishers", "said"),
     [
-        ((2,), (4,), "a window of 2 is as large as their number where more publish: 4 need one each\n"),
+        ((2,), (4,), "a window of 2 is raised to the number of publishers: 4 need one message each\n"),
         ((4,), (4,), ""),
-        ((1, 100), (1, 16), "a window of 1 is as large as their number where more publish: 16 need one each\n"),
+        ((1, 100), (1, 16), "a window of 1 is raised to the number of publishers: 16 need one message each\n"),
     ],
 )
 def test_a_window_that_is_not_kept_is_said(

@@ -31,7 +31,7 @@ def raised(error: BaseException) -> int:
         (
             RemoteError(ErrorCode.READ_ONLY, "read only until it is resumed", stream="orders"),
             1,
-            "Error: read only until it is resumed\n  `penstock stream resume orders` has it take messages again\n",
+            "Error: read only until it is resumed\n  `penstock stream resume orders` lets it accept messages again\n",
         ),
         (
             RemoteError(ErrorCode.NO_ENCRYPTION_KEY, "no such key", key_id="first"),
@@ -41,7 +41,7 @@ def raised(error: BaseException) -> int:
         (RemoteError("a_code_of_tomorrow", "what now"), 1, "Error: what now\n"),
         (OperationalError("one\ntwo"), 1, "Error: one\n  two\n"),
         (Unavailable("nobody there"), 1, "Error: nobody there\n  start a broker"),
-        (TimedOut("too slow"), 1, "Error: too slow\n  give it more with --timeout"),
+        (TimedOut("too slow"), 1, "Error: too slow\n  raise the time-out with --timeout"),
         (
             TimedOut("too few", tried={"a:1": "no"}),
             1,

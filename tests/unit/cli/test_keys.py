@@ -117,5 +117,5 @@ def test_a_file_whose_key_is_not_there_stays_as_it_is_and_is_named(tmp_path: Pat
     run("new", "other", "--file", str(file))
     made(tmp_path / "data", parse_keys(run("new", "old")))
     said = run("rewrap", str(tmp_path / "data"), "--encryption-keys-file", str(file), code=1)
-    assert "2 files stayed as they were" in said
+    assert "2 files not changed" in said
     assert "'old', which is not among the keys here" in said

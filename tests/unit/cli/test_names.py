@@ -58,7 +58,7 @@ def test_what_no_stream_of_jetstream_can_be_called_is_told_before_nats_is_asked(
     result = CliRunner().invoke(app, ["import", "--from-jetstream", name])
     assert result.exit_code == 2
     said = " ".join(result.stderr.replace("│", " ").split())
-    assert "of JetStream needs a name" in said or "is no name of a stream of JetStream" in said
+    assert "a JetStream stream needs a name" in said or "is not a JetStream stream name" in said
     assert jetstream_name("ORDERS-é_1") == "ORDERS-é_1"
 
 

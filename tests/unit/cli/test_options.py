@@ -65,7 +65,7 @@ def test_a_value_that_begins_with_a_dash_is_told_where_it_stands(given: str) -> 
 def test_an_option_that_is_nearly_one_is_suggested() -> None:
     found = refused(program(["publish"]), "publish", "temps.eu", "1", "--hedder", "a=b")
     assert "--header" in found
-    assert "stands behind --" not in found
+    assert "begins with a dash after --" not in found
 
 
 def test_a_header_is_taken_as_curl_writes_it() -> None:

@@ -38,7 +38,7 @@ def test_acks_that_were_dropped_are_told_beside_those_that_were_made() -> None:
 
 def test_what_is_skipped_and_not_answered_is_shown() -> None:
     shown = _shown(NatsStatus(state="connected", messages_skipped=2, unanswerable=3))
-    assert shown["messages skipped"].startswith("2 from nats-server")
+    assert shown["messages skipped"].startswith("2 unknown messages from nats-server")
     assert shown["without an ack"].startswith("3 messages")
     assert not {"messages skipped", "without an ack"} & set(_shown(NatsStatus(state="connected")))
 
@@ -63,7 +63,7 @@ def test_a_broker_that_is_not_ready_says_what_it_waits_for() -> None:
 def test_without_a_metadata_leader_it_is_said_how_old_the_answer_is(heard_ms: int | None, heard: str) -> None:
     state = _state(metadata_heard_ms=heard_ms, voters=5, voters_reachable=2)
     assert without_leader(state) == (
-        f"no metadata leader: what follows is as it was heard last, {heard}; 2 of 5 voters reachable"
+        f"no metadata leader: the following is the state last received, {heard}; 2 of 5 voters reachable"
     )
 
 

@@ -57,7 +57,7 @@ def test_subjects_of_nats_are_warned_of(subject: str) -> None:
 @pytest.mark.parametrize("subject", ["x.*y", "x.y>"])
 def test_what_only_looks_like_a_wildcard_is_warned_of(subject: str) -> None:
     (said,) = warnings(subject)
-    assert "is no wildcard" in said
+    assert "is not a wildcard" in said
 
 
 @pytest.mark.parametrize(("creating", "undo"), [(True, True), (False, False)])
@@ -67,8 +67,8 @@ def test_what_is_not_known_to_have_happened_says_where_to_look_and_how_to_undo_a
     with pytest.raises(TimedOut) as caught, streams._said_as_typed("a", creating=creating):
         raise TimedOut("too few")
     (note,) = caught.value.__notes__
-    assert "`penstock stream show a` tells" in note
-    assert ("`penstock stream delete a` takes it back" in note) == undo
+    assert "`penstock stream show a` shows" in note
+    assert ("`penstock stream delete a` undoes it" in note) == undo
 
 
 def test_another_config_is_told_in_the_words_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_another_config_is_told_in_the_words_of_the_options(capsys: pytest.Captu
     assert failure.report(caught.value) == failure.FAILED
     first, advice = capsys.readouterr().err.splitlines()
     told = "--max-age is 7d, not none, --compact is no, not yes, subject is 'a.>', not 'b.>', --storage is file, not "
-    assert first == f"Error: stream a is there with another config: {told}memory"
+    assert first == f"Error: stream a exists with another config: {told}memory"
     assert advice.startswith("  --storage and subject cannot be altered: ")
 
 

@@ -155,14 +155,14 @@ def test_what_is_torn_is_told_and_no_damage(disk: Callable[..., Path]) -> None:
         file.write(b"half a batch")
     said = verify(one)
     assert said.code == 0
-    assert "was not flushed, and is not judged" in said.out
+    assert "was not flushed, and is not verified" in said.out
 
 
 def test_one_stream_of_several(disk: Callable[..., Path]) -> None:
     one = disk("one", *some(3))
     assert verify(one, "--stream", "orders").out.endswith("Sound: 1 log, 3 rows.\n")
     said = verify(one, "--stream", "others")
-    assert (said.code, said.err) == (2, "Error: no log of a stream 'others' is there\n")
+    assert (said.code, said.err) == (2, "Error: there is no log of stream 'others'\n")
 
 
 def test_the_folder_of_a_stream_or_of_a_log(disk: Callable[..., Path]) -> None:
@@ -173,9 +173,9 @@ def test_the_folder_of_a_stream_or_of_a_log(disk: Callable[..., Path]) -> None:
 
 def test_what_is_no_log(tmp_path: Path) -> None:
     said = verify(tmp_path)
-    assert (said.code, "no log is there" in said.err) == (2, True)
+    assert (said.code, "holds no log" in said.err) == (2, True)
     (tmp_path / "mine.txt").touch()
-    assert "no segment" in verify(tmp_path / "mine.txt").err
+    assert "nor a segment" in verify(tmp_path / "mine.txt").err
     said = verify(tmp_path / "none")
     text = " ".join(said.err.replace("│", " ").split())  # in a box, which breaks lines where it ends
     assert (said.code, "there is no such file or folder" in text) == (2, True)
@@ -233,7 +233,7 @@ def test_metadata_that_is_no_file_is_told(disk: Callable[..., Path], name: str) 
     said = verify(one, two)
     assert said.code == 0
     assert said.err == (
-        f"the configs of the streams are not known from {one}: {one}/raft/{name}: not a regular file, but a FIFO\n"
+        f"the stream configs in {one} cannot be read: {one}/raft/{name}: not a regular file, but a FIFO\n"
     )
 
 
@@ -257,7 +257,7 @@ def test_an_identity_that_cannot_be_read_is_told_and_the_logs_are_verified(
     make(one / "penstock.json")
     said = verify(one)
     assert (said.code, said.out.endswith("Sound: 1 log, 3 rows.\n")) == (0, True)
-    assert said.err.startswith(f"of which cluster {one} is, is not known: {one}/penstock.json: ")
+    assert said.err.startswith(f"the cluster of {one} is unknown: {one}/penstock.json: ")
     assert why in said.err
     assert len(said.err.splitlines()) == 1
 
@@ -268,7 +268,7 @@ def test_an_identity_that_is_no_identity(disk: Callable[..., Path], text: str) -
     (one / "penstock.json").write_bytes(text.encode(errors="surrogateescape"))
     said = verify(one)
     assert said.code == 0
-    assert said.err.startswith(f"of which cluster {one} is, is not known: {one}/penstock.json: ")
+    assert said.err.startswith(f"the cluster of {one} is unknown: {one}/penstock.json: ")
 
 
 def test_rows_that_cannot_be_read_again_are_told(disk: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
