@@ -209,7 +209,7 @@ async def test_replicas_that_were_compacted_at_different_times_do_not_differ(tmp
             assert broker.stop() == 0
         said = await verify(*disks(cluster), "--stream", "prices")
         assert (said.code, said.err) == (0, ""), said
-        assert "has let go of" in said.out
+        assert "has deleted" in said.out
 
 
 @needs_time

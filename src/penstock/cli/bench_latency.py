@@ -171,7 +171,7 @@ def _check_systems(names: list[str] | None) -> None:
 
     for name in names or ():
         if name not in VARIANTS and name not in clusters.VARIANTS:
-            raise typer.BadParameter(f"only `penstock bench throughput` measures {name}", param_hint="'--only'")
+            raise typer.BadParameter(f"{name} is measured by `penstock bench throughput` alone", param_hint="'--only'")
 
 
 def _check_count(plan: LatencyPlan) -> None:

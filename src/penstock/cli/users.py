@@ -294,7 +294,7 @@ def limit(
             raise typer.Exit(FAILED)
         quotas = msgspec.structs.replace(there.quotas, **given)
         client.users.alter(user, quotas=quotas, timeout=seconds)
-    say(f"user {user} may use of each broker: {_quotas_text(quotas)}", err=True)
+    say(f"limits of user {user} on each broker: {_quotas_text(quotas)}", err=True)
 
 
 def _count(text: str, most: int) -> int:
@@ -309,14 +309,14 @@ def _quotas_text(quotas: Quotas) -> str:
         None if quotas.fetch_bytes_per_s is None else f"fetch {format_bytes(quotas.fetch_bytes_per_s)}/s",
         None if quotas.connections_max is None else f"{quotas.connections_max} connections",
     ]
-    of_brokers = ", ".join(filter(None, parts)) or "no limits"
+    of_brokers = ", ".join(filter(None, parts)) or "none"
     bounds = (
         (quotas.streams_max, "stream"),
         (quotas.partitions_max, "partition"),
         (quotas.message_ids_max, "message id"),
     )
     made = [output.counted(most, what) for most, what in bounds if most is not None]
-    of_cluster = f"and make {', '.join(made)}" if made else None
+    of_cluster = f"in the cluster: {', '.join(made)}" if made else None
     return "; ".join(filter(None, (of_brokers, of_cluster)))
 
 
