@@ -74,7 +74,7 @@ def copy(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Resume the copy once it is complete. Only one stream of a subject should run."),
+        typer.Option("--resume", help="Resume the copy once it is complete. Only one stream should store a subject."),
     ] = False,
     future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
     to_server: Annotated[
