@@ -532,15 +532,16 @@ def side_by_side() -> List[str]:
 
 
 def test(arguments: List[str]) -> NoReturn:
-    """Run all tests but the long ones; with --long those, and more of what chance decides; or what pytest is told."""
+    """Run the quick tests; with --full all of them, with --long more seeds and examples, too; or what pytest is told."""
     require_compiled()
     set_up(EXTRAS["test"])
     environment = clean_environment()
     # Tests start hundreds of processes: each would compile all of Penstock again.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    if "--long" in arguments:
-        environment["LONG_TESTS"] = "1"
-    arguments = [one for one in arguments if one != "--long"]
+    for tier in ("full", "long"):
+        if "--" + tier in arguments:
+            arguments.remove("--" + tier)
+            environment["TESTS"] = tier
     _become([PYTHON, "-m", "pytest"] + (arguments or side_by_side()), environment)
 
 
