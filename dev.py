@@ -532,7 +532,7 @@ def side_by_side() -> List[str]:
 
 
 def test(arguments: List[str]) -> NoReturn:
-    """Run the quick tests; with --full all of them, with --long more seeds and examples, too; or what pytest is told."""
+    """Run the quick tests; with --full all of them, with --long more seeds and examples; or what pytest is told."""
     require_compiled()
     set_up(EXTRAS["test"])
     environment = clean_environment()
