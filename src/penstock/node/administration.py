@@ -7,7 +7,7 @@ leaders: messages published afterwards are stored. The same holds for a change o
 after a seal are not stored. A broker that is fenced meanwhile is no longer waited for. If NATS refuses a stream that
 was just created and is empty, the stream is deleted again, so that no stream is left that cannot work.
 
-  proposed ─▶ applied ─▶ every live broker asked ─▶ all have it ─▶ answered
+    proposed ─▶ applied ─▶ every live broker asked ─▶ all have it ─▶ answered
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The audit log, stream `__audit`: one row for each change of the cluster, with its user.
 
-  key    the index of the command, in decimal
-  value  {"index":17,"time":"2026-11-25T23:00:00.000000Z","by":"ann","act":"delete_stream","stream":"orders", …}
+    key    the index of the command, in decimal
+    value  {"index":17,"time":"2026-11-25T23:00:00.000000Z","by":"ann","act":"delete_stream","stream":"orders", …}
 
 Rules: a row stands for a command that was committed and has changed something; the leader of `__audit` writes it, and
 it applies all commands, as every broker does. The last row says which command was written last, so each is there once

@@ -35,7 +35,7 @@ LIES: dict[str, tuple[Lie, Credentials, str]] = {
     "few": (partial(challenge, iterations=599_999), PASSWORD, "599999 iterations"),
     "many": (partial(challenge, iterations=600_001), PASSWORD, "600001 iterations"),
     "signature": (partial(wrong_signature, iterations=1), TOKEN, "does not prove that it knows this user"),
-    "malformed": (malformed, TOKEN, "has not the parts r, s, i"),
+    "malformed": (malformed, TOKEN, "must have the parts r, s, i"),
 }
 
 
