@@ -82,9 +82,7 @@ class NkeyClient:
 
 
 def public_key_mistake(public_key: str) -> str | None:
-    """Return why this is not the public nkey of a user; None if it is. An invalid one may be a secret, so it is not
-    quoted.
-    """
+    """Return why this is not the public nkey of a user; None if it is. It may be a secret, so it is not quoted."""
     if _raw(public_key) is not None:
         return None
     if public_key.strip().startswith("S"):

@@ -155,9 +155,7 @@ class ScramClient:
 
 
 def _session_key(stored_key: bytes, client_key: bytes, said: bytes) -> bytes:
-    """Derive the session key from all messages (so from name and nonces) and from a key that only the client's secret
-    gives.
-    """
+    """Derive the session key from all messages and from a key that only a client with the secret can compute."""
     return _mac(stored_key, b"GSS-API session key" + client_key + said)
 
 

@@ -89,7 +89,7 @@ from penstock.node.listening_rights import check_grown, check_made
 from penstock.node.metadata_link import THE_BROKER
 
 _EVERYTHING = Scope(is_all=True)
-_UNHEARD = "this broker has lost the metadata leader and may not know the current permissions; ask another broker"
+_UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
 
 
 C = TypeVar("C", bound=Command)
@@ -265,9 +265,7 @@ class Access:
             look(request)
 
     def again(self, request: Request) -> Callable[[], None]:
-        """Return a function that repeats `check` for the present caller: to be run before a delayed request takes
-        effect.
-        """
+        """Return a function that repeats `check` for this caller; run it before a delayed request takes effect."""
         who = self.who
         return lambda: self.check(who, request)
 
@@ -282,7 +280,7 @@ class Access:
         return self._judge().is_admin
 
     def rules(self, name: str | None = None) -> tuple[Rule, ...]:
-        """Return the rules of a user (None: of the caller), and those for everybody."""
+        """Return the rules of a user (None: of the caller), and those for every user."""
         return self._judge(name).rules
 
     def _judge(self, name: str | None = None) -> Judge:
@@ -300,9 +298,7 @@ class Access:
         return judge
 
     def signed(self, command: C) -> C:
-        """Return the command with the user and the time filled in, if the cluster has users: older brokers do not know
-        these fields.
-        """
+        """Return the command with user and time, if the cluster has users: older brokers do not know these fields."""
         if not self.signature or not hasattr(command, "at_us"):
             return command
         return msgspec.structs.replace(command, by=self.signature, at_us=self._wall_us())
@@ -315,9 +311,7 @@ class Access:
 
     @property
     def asker(self) -> str:
-        """Audit id of the calling user, unique across deleted users. Empty if authentication is off or the caller is a
-        broker.
-        """
+        """Audit id of the calling user, unique across deleted users. Empty without authentication and for brokers."""
         is_user = self.is_guarded and self.who not in (None, THE_BROKER)
         return f"{self.who.name}/{self.who.made_index}" if is_user and self.who is not None else ""
 
@@ -340,9 +334,7 @@ class Access:
         return None if user is None else user.quotas
 
     def quotas_for(self, who: Principal) -> Quotas | None:
-        """Return the quotas of a logged-in user; None also if the login is no longer valid: a refused request uses no
-        quota.
-        """
+        """Return the quotas of a logged-in user; None if the login is invalid: a refused request uses no quota."""
         return None if self.refusal(who) is not None else self.quotas_of(who.name)
 
     def need_admin(self) -> None:
@@ -377,9 +369,7 @@ class Access:
     # Checks per request type
 
     def _state(self, stream_id: int) -> StreamState:
-        """Raise RemoteError stream_changed if the stream was deleted, stream_not_found if this broker does not know the
-        id.
-        """
+        """Raise RemoteError stream_changed if the stream was deleted, stream_not_found if its id is unknown here."""
         image = self._image()
         state = image.streams.get(StreamId(stream_id))
         if state is None:

@@ -33,9 +33,7 @@ class AssemblePiece:
     """After `run`, `message` holds all rows in a batch of our own, and `asked` what the rows request."""
 
     def __init__(self, view: LogView, staged: Sequence[StagedRange], rules: RowRules, piece: Piece) -> None:
-        """`view`: of the log with the staged rows, all of which it holds; `piece`: the identity they are published
-        under.
-        """
+        """`view`: of the log with all the staged rows; `piece`: the identity under which they are published."""
         self.message = bytearray()
         self.asked: Asked | None = None
         self._view = view

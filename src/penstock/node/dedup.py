@@ -93,9 +93,7 @@ def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> Non
 
 
 def is_outdated(dedup: Dedup, rules: Rules, stream: StreamState, number: int) -> bool:
-    """True if the ids must be read again: the window has grown, so that older ids count again, or the marks have
-    changed, so that other ids of other partitions count.
-    """
+    """True if the window, the limit or the marks have changed: older ids, or those of other partitions, may count."""
     return (dedup.window_us, dedup.ids_max) != rules.dedup or dedup.marks != _marks(stream, number)
 
 

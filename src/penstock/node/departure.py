@@ -79,9 +79,7 @@ class Departure:
         return True
 
     def leave(self, incarnation: Incarnation, done: Callable[[], None]) -> None:
-        """Have others lead what this broker leads in that incarnation; call `done` once they do, or if that is not
-        possible.
-        """
+        """Have others lead what this broker leads in that incarnation; call `done` then, or if that is impossible."""
         self._deadline_us = self._clock().elapsed_us + _LEAVE_US
 
         def ask() -> None:

@@ -46,9 +46,7 @@ class Desk:
         self._searching = 0
 
     def ask(self, caller: Hashable, query: Query, done: Done, who: Principal | None = None) -> None:
-        """Run `query` when its turn comes and call `done` with the result. `who`: the caller's user. RemoteError
-        overloaded.
-        """
+        """Run `query` when its turn comes, then call `done`. `who`: the caller's user. RemoteError overloaded."""
         user = sharer_of(who)
         turns = self._waiting[query.is_search]
         if not turns.fits(user, self._waiting_max):

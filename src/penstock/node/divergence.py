@@ -67,10 +67,9 @@ def _check_knowledge(partition: Partition, offset: int, leader_epoch: int | None
 
 
 def _is_settled(partition: Partition, leader_epoch: int) -> bool:
-    """True if the data of an earlier epoch is final: its successor leads here and every replica that may lead next
-    follows.
+    """True if the data of an earlier epoch is final: its successor leads here, followed by all possible leaders.
 
-    Before that, one of those may still become leader with data that this log does not have.
+    Before that, one of them may still be elected with data that this log does not have.
     """
     leadership = partition.leadership if _is_leader(partition) else None
     return leadership is not None and leader_epoch < partition.leader_epoch and leadership.is_followed

@@ -28,7 +28,7 @@ class Finder:
         self._failures = failures
 
     def here(self, stream_id: int, number: int) -> Partition | None:
-        """Return the local replica of a partition if it can be used, whoever leads it; None otherwise."""
+        """Return the local replica of a partition if it can be used, led here or not; None otherwise."""
         partition = self._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
         return None if partition is None or partition.closed else partition
 

@@ -103,9 +103,7 @@ class Folders:
                 self._put_away(path, is_folder=name.endswith("/"))
 
     def _put_away(self, path: str, *, is_folder: bool) -> None:
-        """Quarantine an unknown entry. A folder that holds only files kept by NFS stays, and is removed once it is
-        empty.
-        """
+        """Quarantine an unknown entry. A folder with only files kept by NFS stays, and is removed once it is empty."""
         names = list(_files_below(self._vfs, path)) if is_folder else [path]
         if not names:
             self._vfs.remove(path)

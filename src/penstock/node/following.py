@@ -116,9 +116,7 @@ class Follows:
         return fetcher
 
     def listened_us(self, partition: Partition) -> int | None:
-        """Elapsed time until which this or an earlier leader was last connected to NATS, by its own report; None if
-        unknown.
-        """
+        """Elapsed time at which this or an earlier leader last reported a connection to NATS; None if unknown."""
         following = partition.following
         return None if following is None else following.freshness.listened_us
 
@@ -307,9 +305,7 @@ class Follows:
             self._committed(partition)
 
     def _refill(self, partition: Partition, following: Following, data: bytes) -> None:
-        """Append the batches that overlapped in place of what was truncated, before readers return: they saw some of
-        them.
-        """
+        """Append the overlapping batches in place of what was truncated, before any read: readers saw some of them."""
         if not data:
             return
         committed_end = partition.committed_end

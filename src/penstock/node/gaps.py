@@ -108,8 +108,7 @@ class Gaps:
         self.ended_count = self.ended_us = 0  # since the start, of the broker and of partitions
 
     def load(self, *, last_sign_of_life_us: int, now_us: int) -> str | None:
-        """Read the gaps of earlier runs and open the one that this start will end. Return a notice if the file is
-        unreadable.
+        """Read the gaps of earlier runs and open the one that this start will end. Return a notice on a read error.
 
         `last_sign_of_life_us`: when the broker is last known to have been subscribed, after a stop that left no mark.
         """

@@ -20,7 +20,7 @@ _SHOWS = tuple(one for one in Operation if one is not Operation.ADMIN)  # operat
 
 
 class Judge:
-    """The permissions of one user, by its own rules and those for everybody."""
+    """The permissions of one user, by its own rules and those for every user."""
 
     def __init__(self, own: _Rules, of_all: _Rules) -> None:
         self._own, self._of_all = own, of_all
