@@ -129,7 +129,7 @@ class ClientHandshake:
         """
         before, self._state = self._state, _ClientState.FAILED
         if before is _ClientState.BEGUN and is_done:
-            raise refused("the broker calls the login done before it has asked for a proof, and has given none itself")
+            raise refused("the broker declares the login done without a challenge, and without a proof of its own")
         if before is _ClientState.BEGUN:
             final = self._proof.prove(data)
             self._state = _ClientState.PROVED
@@ -138,7 +138,7 @@ class ClientHandshake:
             self._proof.check(data)
             self._state = _ClientState.DONE
             return None
-        raise refused("what the broker says is no part of a login, or came twice")
+        raise refused("the broker's message does not belong to a login, or came twice")
 
     @property
     def is_done(self) -> bool:
@@ -182,7 +182,7 @@ class ServerHandshake:
                     raise refused(text)
                 self._state, self.who = _State.DONE, self._wanted
                 return answer
-            raise refused("that is no part of a login: connect again")
+            raise refused("the message does not belong to a login: connect again")
         except RemoteError:
             self._state = _State.FAILED
             raise

@@ -68,11 +68,11 @@ def rule_mistake(rule: Rule) -> str | None:
         is_bare = not (rule.stream or rule.subject) and rule.group == EVERYTHING
         return None if is_bare else "admin allows everything: it has no stream, subject or group"
     if rule.operation is Operation.CREATE and not rule.subject:
-        return "create is allowed on subjects, whatever the name: who makes a stream chooses what comes into it"
+        return "create is allowed on subjects, whatever the name: a stream stores what is published on its subjects"
     if bool(rule.stream) == bool(rule.subject):
         return f"{rule.operation} is allowed on a stream or on a subject: give one of them"
     if rule.group != EVERYTHING and rule.operation is not Operation.COMMIT_OFFSETS:
-        return f"{rule.operation} has nothing to do with groups; commit_offsets has"
+        return f"{rule.operation} takes no group; only commit_offsets does"
     if (mistake := _name_pattern_mistake(rule.group)) is not None:
         return mistake
     if rule.subject:

@@ -4,12 +4,12 @@ Rules: the known ids are a function of the log: they are read from the log when 
 a leadership, kept up to date while that lasts, and forgotten with it. So they are right after a start, a truncation and
 a failover, and a partition that gets no ids never pays for it. Messages wait while the log is read (see `arrivals`).
 
-| known   | since                                        | a message with an id           |
-|---------|----------------------------------------------|--------------------------------|
+| known   | since                                         | a message with an id           |
+|---------|-----------------------------------------------|--------------------------------|
 | nothing | the leadership began, or the window has grown | waits, and has the log read    |
-| reading |                                              | waits                          |
-| all     | the log was read                             | is looked up                   |
-| nothing | the log could not be read                    | is refused; the next one waits |
+| reading |                                               | waits                          |
+| all     | the log was read                              | is looked up                   |
+| nothing | the log could not be read                     | is refused; the next one waits |
 
 A partition that was added to its stream has keys that were in older partitions before. While messages stored there are
 within the window, the leaders of those partitions are asked for their ids as well (`node.ids_elsewhere`): a message

@@ -1,5 +1,4 @@
-"""Query queue: queries wait here for a disk thread, so that a slow search blocks no append, no fetch and no other
-client.
+"""Query queue: queries wait here for a disk thread, so a slow search blocks no append, fetch or other client.
 
 Rules: queries have a lane of their own, and few run at once: they read at most `running_max` batches at a time. Fewer
 searches (which read up to SCAN_BYTES_MAX each) run than that, so quick queries are answered beside them; waiting
