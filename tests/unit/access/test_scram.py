@@ -164,7 +164,7 @@ def test_a_login_that_is_done_before_anything_was_proved_proves_nothing(credenti
     """As an impostor says it who knows no secret: `v=` is the signature of nothing."""
     login = credentials.proof(lambda: "n" * 20)
     login.first()
-    with pytest.raises(RemoteError, match="before it has asked for a proof") as caught:
+    with pytest.raises(RemoteError, match="without a challenge") as caught:
         login.take(answer, is_done=True)
     assert caught.value.code == ErrorCode.UNAUTHENTICATED
     assert not login.is_done
