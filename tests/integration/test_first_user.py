@@ -138,7 +138,7 @@ async def _is_refused(broker: BrokerProcess) -> bool:
         async with aio.connect(broker.client_address, timeout=3) as anybody:
             await anybody.streams()
     except TimedOut as error:
-        if "has not heard from the others" not in str(error):
+        if "has no contact with the metadata leader" not in str(error):
             raise
         return True
     return False

@@ -30,12 +30,12 @@ from tests.impostor import (
 PASSWORD = Credentials.password("ann", "pencil")
 TOKEN = Credentials.token(token_text("ann", "t1", "s3cret"))
 LIES: dict[str, tuple[Lie, Credentials, str]] = {
-    "done": (done_at_once, TOKEN, "before it has asked for a proof"),
-    "twice": (partial(challenge, iterations=1), TOKEN, "no part of a login"),
+    "done": (done_at_once, TOKEN, "without a challenge"),
+    "twice": (partial(challenge, iterations=1), TOKEN, "does not belong to a login"),
     "few": (partial(challenge, iterations=599_999), PASSWORD, "599999 iterations"),
     "many": (partial(challenge, iterations=600_001), PASSWORD, "600001 iterations"),
     "signature": (partial(wrong_signature, iterations=1), TOKEN, "does not prove that it knows this user"),
-    "malformed": (malformed, TOKEN, "has not the parts r, s, i"),
+    "malformed": (malformed, TOKEN, "must have the parts r, s, i"),
 }
 
 

@@ -119,7 +119,7 @@ def test_a_disk_that_refuses_is_told_of_once_and_does_no_harm() -> None:
     broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".cleaned")
     go_on(broker, 2_000)
     (notice,) = broker.notices
-    assert "cannot write a segment anew" in notice
+    assert "cannot rewrite a segment" in notice
     broker.vfs.plan = no_faults
     go_on(broker, 15_000)
     assert len(segments(broker)) == len(before)
