@@ -1,4 +1,4 @@
-"""Who leads: what those hear who need the leader of a partition and have come to another broker."""
+"""Errors for requests that need a partition's leader and reached another broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.node.wording import label
 
 
 def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
-    """Why nobody gets an answer here that only the leader can give."""
+    """Return why this broker cannot give a leader's answer; None if it can."""
     number = partition.key.partition
     if partition.leadership is None:
         return not_leader(image, partition.stream, number) if partition.is_copied else None
@@ -26,7 +26,7 @@ def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
 
 
 def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
-    """Why nobody leads a partition, and what ends that."""
+    """Return why a partition has no leader, and what ends that."""
     partition = state.partitions[number]
     live = image.live_brokers()
     having = elections.holders(partition)
@@ -58,7 +58,7 @@ def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
 
 
 def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteError:
-    """not_leader; the details name the leader, its address and its epoch, as far as this broker has heard."""
+    """Return not_leader; its details name the leader, its address and epoch, as far as this broker knows."""
     partition = state.partitions[number]
     known = None if partition.leader is None else image.brokers.get(partition.leader)
     if known is None:

@@ -249,7 +249,7 @@ class MetadataLeader:
         if isinstance(request, HeartbeatRequest):
             answer = _ConfirmedAnswer(done)
             self._controller.heartbeat(answer.answered, request, self._quorum.commit, now)
-            # before the controller's commands: the answer need not wait for them
+            # before the controller's commands, of which the broker learns later
             self._quorum.confirm(answer.confirmed)
         elif isinstance(request, RegisterBrokerRequest):
             self._register(request, done, now)

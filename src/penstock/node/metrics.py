@@ -1,7 +1,7 @@
-"""The table of what is measured of a node. Names are Prometheus's way: base units, `_total` where it only grows.
+"""The table of a node's metrics. Names follow Prometheus: base units, `_total` for counters.
 
-Rules: a metric is never given another meaning; a name that went is not used again. Labels are of few values, or bounded
-by limits (see `measures`). None holds what somebody wrote: neither keys, nor subjects, nor addresses.
+Rules: a metric never changes its meaning; a removed name is not reused. Labels have few values, or are bounded by
+limits (see `measures`). No label holds user data: neither keys, nor subjects, nor addresses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTERS = {
     "repaired_ranges": Metric("penstock_repaired_ranges_total", _COUNTER, "Damaged ranges mended from a replica."),
     "repaired_bytes": Metric("penstock_repaired_bytes_total", _COUNTER, "Bytes fetched from a replica for that."),
 }  # fmt: skip
-"""By the name under which the node counts them."""
+"""By the name of the node's counter."""
 
 BATCH_ROWS = Metric("penstock_batch_rows", _HISTOGRAM, "Messages in a batch, as its leader wrote it.")
 BATCH_BYTES = Metric("penstock_batch_bytes", _HISTOGRAM, "Bytes of a batch, as its leader wrote it.")
@@ -97,7 +97,7 @@ DROPPED = Metric(
 
 
 class PartitionRow(NamedTuple):
-    """What a value is made of."""
+    """The source of a partition's values."""
 
     partition: Partition
     traffic: Traffic
@@ -106,11 +106,11 @@ class PartitionRow(NamedTuple):
 
 
 class OfPartition(NamedTuple):
-    """One metric of each partition that is held here. `value` None: there is none."""
+    """One metric of each partition held here. `value` returns None if there is none."""
 
     metric: Metric
     value: Callable[[PartitionRow], float | None]
-    joined: Callable[[float, float], float]  # of several partitions that are told together
+    joined: Callable[[float, float], float]  # joins the values of several partitions
 
 
 def _added(one: float, other: float) -> float:
@@ -189,7 +189,7 @@ EACH_PARTITION = (
     _each("damaged_ranges", _GAUGE, "Ranges of its log here that are damaged.",
           lambda row: len(row.partition.log.damage)),
 )  # fmt: skip
-"""What is told of each partition."""
+"""Metrics of each partition."""
 
 CREDENTIAL_EXPIRES = Metric(
     "penstock_credential_expires_seconds", _GAUGE,
@@ -203,4 +203,4 @@ METRICS = (
     CREDENTIAL_EXPIRES, STREAMS, PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED,
     GROUP_OFFSETS, GROUP_OFFSET, GROUP_LAG,
 )  # fmt: skip
-"""All of them, in the order of the page."""
+"""All metrics, in the order of the page."""

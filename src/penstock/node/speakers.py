@@ -41,7 +41,7 @@ from penstock.node.observer import Place
 from penstock.raft import Entry, Message
 from penstock.raft.messages import FROM_MEMBERS
 
-_REGISTERS = b"register_broker"  # in every such command: so others need not be decoded twice
+_REGISTERS = b"register_broker"  # part of every such command: other commands need not be decoded again
 _RIVAL_TICKS = limits.RIVAL_MS // limits.RAFT_TICK_MS
 FORGOTTEN = (
     "some broker has forgotten what it had acknowledged, as one does that is started on an older copy of its data"

@@ -143,7 +143,7 @@ class Step(msgspec.Struct):
     disk: list[DiskWork] = []  # 9. to the disk threads
     notices: list[str] = []  # 10. log lines for the operator
     news: list[News] = []  # 11. cluster events, for the log
-    failure: str = ""  # 12. if not empty: why this broker must stop; the process exits with it
+    failure: str = ""  # 12. if not empty: why this broker cannot go on; the driver stops it with a failure
 
     def answer(self, caller: Hashable, response: Response | RemoteError) -> None:
         """Answer a caller, which may be a part of the node."""

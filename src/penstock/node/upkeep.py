@@ -433,7 +433,7 @@ class Upkeep:
             partition.log.close()
         except OperationalError as failure:
             self._outbox.notice(f"{partition.label}: {failure}")
-            # Written is not "not stored": the client would append it again.
+            # It is written: reported as not stored, the client would append it again.
             text = f"the broker stopped and could not sync ({failure})"
             partition.fail_pending(text, self._outbox.step)
         if partition.leadership is not None:

@@ -1,7 +1,7 @@
-"""Users and rules: what any broker tells of them.
+"""Requests about users and rules that any broker answers.
 
-Rules: what checks a secret is told to administrators who export it, for a backup, and to nobody else (`exporting`).
-Whoever is no administrator hears of himself and of what everybody may do.
+Rules: the verifiers of secrets are returned only to administrators who export them, for a backup (`exporting`). Other
+users see themselves and the rules for everybody.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.node.step import Outbox
 
 
 class Users:
-    """What any broker tells."""
+    """Answers requests about users."""
 
     def __init__(self, outbox: Outbox, access: Access, image: Callable[[], ClusterImage]) -> None:
         self._outbox = outbox
@@ -89,7 +89,7 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
 
 
 def user_info(user: User, owned: Owned) -> UserInfo:
-    """What may be told of a user, and of what it has made: nothing with which somebody could be it."""
+    """Return the public description of a user and what it owns, without anything that would allow to impersonate it."""
     return UserInfo(
         name=user.name,
         created_us=user.created_us,  # type: ignore[arg-type]
