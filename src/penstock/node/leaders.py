@@ -33,10 +33,10 @@ def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
     if elections.recovers(partition, live):
         who = " and ".join(map(str, sorted(having)))
         return (
-            "nobody leads it now: the longest log is looked for, for all who had what was acked came back from unclean "
-            f"stops; if that goes on, a log of broker {who} has failed that may be the longest, as its broker says: "
-            "mend its disk, or start that broker with an empty one, or let the stream have an unclean election "
-            "(allow_unclean_election): what only that log held is lost then"
+            "nobody leads it now: all brokers with every acked message stopped uncleanly, so the longest log is looked "
+            f"for; if that goes on, a log of broker {who} has failed and may be the longest: repair its disk, or start "
+            "that broker with an empty one, or let the stream have an unclean election (allow_unclean_election): what "
+            "only that log held is lost then"
         )
     away = [str(one) for one in sorted(having - live)]
     if partition.awaited_data_dir_id is not None:
@@ -51,10 +51,8 @@ def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
         return "nobody leads it now"
     if partition.unsure:
         who = " and ".join(away)
-        return (
-            f"nobody leads it: it waits for broker {who}: who is there may lack what was acked, after an unclean stop"
-        )
-    return f"nobody leads it: it waits for broker {' or '.join(away)}, for nobody else has all that was acked"
+        return f"nobody leads it: it waits for broker {who}: the others stopped uncleanly, and may lack acked messages"
+    return f"nobody leads it: it waits for broker {' or '.join(away)}: no other broker has all acked messages"
 
 
 def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteError:

@@ -55,7 +55,7 @@ def check_guards(vfs: Vfs, guards: frozenset[str]) -> list[str]:
     names = set(vfs.list(""))
     has_metadata = JOURNAL_PATH in names or LOG_PATH.rpartition("/")[2] in vfs.list(FOLDER)
     if not has_metadata and (guards or RUNS_PATH in names):
-        wanted = "what the brokers have agreed on, and whom this one has voted for: it has run on this data directory"
+        wanted = "the cluster's metadata and this broker's vote, for it has run on this data directory"
         raise CorruptionError(LOG_PATH, 0, wanted, "no file")
     if MADE_PATH in guards and f"{MADE_PATH}/" not in names:
         wanted = "the marks of the logs that were made here, without which one that is gone would be begun anew"

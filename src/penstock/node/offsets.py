@@ -177,7 +177,7 @@ class GroupOffsets:
         state = self._image.by_name(OFFSETS_STREAM)
         if state.config.is_internal:
             return OffsetsStreamResponse(stream=self._cluster.info(state))
-        text = f"a stream that users made, before that name was kept for them, is called {OFFSETS_STREAM!r}"
+        text = f"a user created a stream named {OFFSETS_STREAM!r} before that name was reserved"
         return RemoteError(ErrorCode.STREAM_EXISTS, f"offsets cannot be stored: {text}; delete it")
 
     # Requests

@@ -15,7 +15,7 @@ from penstock.metadata.image import Outcome
 from penstock.raft import Entry, NotLeaderError
 
 Done = Callable[[Outcome | RemoteError], None]
-_UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
+_UNKNOWN = "the change may or may not have been made: this broker lost track of it; check before a retry"
 
 
 class Input(NamedTuple):

@@ -103,7 +103,7 @@ class GetMessage(Query):
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        text = f"the message at offset {offset} has expired, was compacted away, or went for a rollup"
+        text = f"the message at offset {offset} has expired, was compacted away, or was removed by a rollup"
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:
@@ -323,7 +323,7 @@ class CheckAppend:
             self.rules.own.check(codec.read_rows(self.raw))  # the broker assigns its numbers, so they need no check
         if self.rules.allowed is not None:
             if asked.rollup_row >= 0:
-                text = "nothing was stored: a rollup of all takes messages on subjects on which you may not append"
+                text = "nothing was stored: a rollup of all removes messages on subjects on which you may not append"
                 raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append")
             _check_allowed(codec.read_rows(self.raw), self.rules.allowed)
         self.asked = None if self._is_staged else asked

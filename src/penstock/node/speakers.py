@@ -44,8 +44,8 @@ from penstock.raft.messages import FROM_MEMBERS
 _REGISTERS = b"register_broker"  # part of every such command: other commands need not be decoded again
 _RIVAL_TICKS = limits.RIVAL_MS // limits.RAFT_TICK_MS
 FORGOTTEN = (
-    "some broker has forgotten what it had acknowledged, as one does that is started on an older copy of its data"
-    " directory. What the others have holds now: keep this data directory, to see what they lack, and start with an"
+    "a broker has lost metadata that it had acknowledged, as after a start on an older copy of its data directory. The"
+    " metadata of the other brokers is valid now: keep this data directory, to see what they lack, and start with an"
     " empty one"
 )
 

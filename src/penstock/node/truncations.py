@@ -102,13 +102,13 @@ class Truncations:
         if request.before > partition.committed_end:
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"nothing was given up: offset {request.before} is beyond what is committed; {partition.label} holds "
+                f"nothing was truncated: offset {request.before} is beyond what is committed; {partition.label} holds "
                 f"the offsets from {partition.log_start} up to, but not including, {partition.committed_end}",
                 log_start=partition.log_start,
                 committed_end=partition.committed_end,
             )
         if partition.log.state is not LogState.WRITABLE:
-            text = f"nothing was given up: the log of {partition.label} is {partition.log.state.value}; see its status"
+            text = f"nothing was truncated: the log of {partition.label} is {partition.log.state.value}; see its status"
             is_damaged = partition.log.state is LogState.READ_ONLY
             raise RemoteError(ErrorCode.READ_ONLY if is_damaged else ErrorCode.STORAGE_FAILED, text)
         if partition.stream.intake is Intake.SEALED:

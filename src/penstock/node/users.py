@@ -58,7 +58,7 @@ class Users:
     def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
         image = self._image()
         if not self._access.is_guarded:
-            text = "nobody has to log in to this cluster: everybody may do everything (`penstock user add`)"
+            text = "this cluster has no users, so every client may do everything (`penstock user add`)"
             self._outbox.reply(caller, TestAccessResponse(is_allowed=True, reason=text))
             return
         image.user(request.name)

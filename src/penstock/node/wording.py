@@ -90,4 +90,4 @@ def as_remote(error: Exception) -> RemoteError:
         return RemoteError(ErrorCode.OVERLOADED, str(error))
     if isinstance(error, (OSError, OperationalError)):
         return RemoteError(ErrorCode.STORAGE_FAILED, f"the broker's disk failed: {error}")
-    return RemoteError(ErrorCode.INTERNAL, f"the broker could not do it: {type(error).__name__}: {error}")
+    return RemoteError(ErrorCode.INTERNAL, f"internal error (bug): {type(error).__name__}: {error}")
