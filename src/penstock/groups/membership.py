@@ -278,7 +278,7 @@ class Membership:
         for part in parts:
             since = granted.get(part)
             if since is None or generation < since:
-                text = f"partition {part.partition} of stream {part.stream_id} is not with member {member_id!r}"
+                text = f"partition {part.partition} of stream {part.stream_id} is not assigned to {member_id!r}"
                 raise RemoteError(ErrorCode.FENCED_GENERATION, f"{text} in generation {generation}: nothing committed")
 
 

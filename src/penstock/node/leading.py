@@ -137,7 +137,7 @@ class Leading:
         self._committed = committed
         self._ask_metadata = ask_metadata
         self._has_nats = has_nats
-        self._confirmed_us = confirmed_us  # send time of the last confirmation by the metadata leader
+        self._confirmed_us = confirmed_us  # send time of the last heartbeat that the metadata leader confirmed
         self._sessions = Sessions()
         self._is_draining = False
         self._agenda: Agenda[Leadership] = Agenda()

@@ -58,10 +58,10 @@ def check_guards(vfs: Vfs, guards: frozenset[str]) -> list[str]:
         wanted = "the cluster's metadata and this broker's vote, for it has run on this data directory"
         raise CorruptionError(LOG_PATH, 0, wanted, "no file")
     if MADE_PATH in guards and f"{MADE_PATH}/" not in names:
-        wanted = "the marks of the logs that were made here, without which one that is gone would be begun anew"
+        wanted = "the creation marks of logs, without which a missing log would be replaced by an empty one"
         advice = f"If no folder is missing in streams/, make an empty folder {MADE_PATH} and start again."
         raise CorruptionError(MADE_PATH, 0, wanted, "no folder", advice=advice)
     if RUNS_PATH in guards and RUNS_PATH not in names:
-        text = f"{RUNS_PATH} is missing, which notes the starts: whether this is an older copy of the data directory"
-        return [f"{text} cannot be found out now; if it is one, stop the broker, and start it with the newer one"]
+        text = f"{RUNS_PATH} is missing, which records the starts: whether this is an older copy of the data directory"
+        return [f"{text} cannot be checked now; if it is one, stop the broker, and start it with the newer one"]
     return []

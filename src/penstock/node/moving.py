@@ -124,7 +124,7 @@ class Moving:
         return self._last
 
     def _give(self, partition: Partition, keys: Keys, step: _Step, *, is_new: bool) -> None:
-        """Owe the mark for the keys that leave the partition, if it is missing."""
+        """Owe the mark for the keys that leave the partition, if it is missing or lies beyond this log."""
         mark = step.marks.get(partition.key.partition)
         if mark is None:
             if step.after not in keys.owes:

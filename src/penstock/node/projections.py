@@ -45,7 +45,7 @@ class Project(Query):
         self._found_bytes = 0
 
     def run(self) -> None:
-        """Search. Raise RemoteError if not even the first batch can be read."""
+        """Search. Raise RemoteError if no batch can be read, or for an error other than corruption."""
         projection = Projection(self._request.columns, self._request.subjects)
         start, end = self._wanted
         try:

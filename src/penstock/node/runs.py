@@ -84,7 +84,7 @@ class Runs:
             if error.errno not in _FULL:
                 raise
             self._write_again()
-            self.notices.append(f"cannot note this start in {RUNS_PATH}: {error.strerror or error}")
+            self.notices.append(f"cannot record this start in {RUNS_PATH}: {error.strerror or error}")
         else:
             self.names = names
 
@@ -118,7 +118,9 @@ class Runs:
     def _read(self, *, has_data: bool) -> tuple[str, ...]:
         names = self._vfs.list("")
         if f"{RUNS_PATH}/" in names:
-            text = f"{RUNS_PATH} is a directory, where the file is in which a broker notes its starts: move it away"
+            text = (
+                f"{RUNS_PATH} is a directory, but must be the file in which a broker records its starts: move it away"
+            )
             raise OperationalError(text)
         if RUNS_PATH not in names:
             return (ANY_RUN,) if has_data else ()
@@ -127,12 +129,12 @@ class Runs:
         slots = [slot for slot in map(_unpacked, halves) if slot is not None]
         if not slots:
             if has_data or any(map(any, halves)):  # else power was lost in the first start
-                self.notices.append(f"{RUNS_PATH} cannot be read: that this is an older copy cannot be found out now")
+                self.notices.append(f"{RUNS_PATH} cannot be read: whether this is an older copy cannot be checked now")
             return (ANY_RUN,)
         self._number, names = max(slots)
         # Both slots are created at once: a missing one was cut off.
         if len(slots) < sum(any(half) or len(half) < SLOT_BYTES for half in halves):
-            self.notices.append(f"{RUNS_PATH} is damaged: whether this is an older copy may not be found out")
+            self.notices.append(f"{RUNS_PATH} is damaged: an older copy may go unnoticed")
             return (*names[-_KEPT:], ANY_RUN)
         return names[-limits.RUNS_MAX :]
 

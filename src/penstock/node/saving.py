@@ -13,9 +13,8 @@ must not delay the others: the leader is taken from the waiting messages.
 The former leader sends nothing until the save is over: its successor is to consider it away, and give it no work.
 A single voter has no successor, and everything waits for the disk.
 
-This broker's input waits in a bounded queue, too. Input without a callback is never refused, and there is little of it:
-one leadership transfer, at the stop, and one read index per heartbeat of this broker, of which there are none once it
-is deposed or the save has stalled.
+This broker's input waits in a bounded queue, too. Only input without a callback is never refused: the leadership
+transfer, once, at the stop.
 """
 
 from __future__ import annotations

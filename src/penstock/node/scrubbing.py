@@ -148,7 +148,7 @@ class Scrubber:
 
     def _ended(self, partition: Partition, work: Scrub, error: Exception | None) -> None:
         if error is not None:
-            partition.tell(f"cannot be looked through for damage: {error}", self._outbox)
+            partition.tell(f"cannot be checked for damage: {error}", self._outbox)
         wrong = [*work.wrong_indexes]
         if error is None and work.side_files is not None and partition.when_idle is None:
             wrong += partition.log.mend_side_files(work.side_files)

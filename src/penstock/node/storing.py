@@ -86,7 +86,7 @@ class Storing:
         def look() -> None:
             may()
             if self._access.appended_subjects(partition.stream) != allowed:
-                text = "nothing was stored: on which subjects you may append has just changed; ask again"
+                text = "nothing was stored: the subjects on which you may append have just changed; ask again"
                 raise RemoteError(ErrorCode.NOT_YET, text)
 
         check = CheckAppend(raw, rules, _producer_of(request), look=look)

@@ -213,5 +213,5 @@ def _wanted(partition: Partition, request: VerifyRequest) -> Wanted:
     if carried is not None:
         wanted = RangeSums(begin, end).range_of(offset)
         if carried[:2] != wanted or not carried.begin <= carried.first_offset <= carried.last_offset < offset:
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"verify: `carried` is none of the range that holds {offset}")
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"verify: `carried` is not of the range that holds {offset}")
     return Wanted(offset, begin, end, carried)
