@@ -183,7 +183,7 @@ class Replicas:
             mended=lambda key: self.scrubber.soon(key),
         )
 
-    # What the image says
+    # The metadata image
 
     def applied(self, outcome: Outcome) -> None:
         """Apply an image that one command has changed."""

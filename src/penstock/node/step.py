@@ -1,4 +1,4 @@
-"""What the driver must do after the node has decided: the node's only output.
+"""The work of the driver after each decision of the node: the node's only output.
 
 Rules: field order is execution order. Files of replies are opened before disk work starts, so that work which removes
 a segment cannot take it away from an answer. Every DiskWork comes back through `Node.complete`, failed or not. Notes
@@ -130,7 +130,7 @@ class News(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct):
-    """What the driver must do, top to bottom."""
+    """The work of the driver, top to bottom in execution order."""
 
     publish: list[Answers] = []  # 1. to publishers; msgspec makes a list for each step
     replies: list[Reply] = []  # 2. to clients and peers
