@@ -95,7 +95,7 @@ class _Member:
 
 
 _DEPOSED_US = limits.SESSION_MS * 1_000
-"""How long a deposed coordinator may go on before it learns of its successor."""
+"""The time for which a deposed coordinator may go on before it learns of its successor (µs)."""
 
 
 class Membership:
