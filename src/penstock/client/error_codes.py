@@ -1,7 +1,7 @@
-"""Every error code: what it means, whether an append that is so refused was stored, what the client does with it.
+"""Every error code: meaning, whether a refused append was stored, and the client's handling.
 
-Rules: this table is the only place where that stands. `attempts` takes its sets of codes from it, and the page
-docs/reference/errors.md is made of it. A code that this client does not know (of a newer broker) is told its caller.
+Rules: this table is the single source of that information. `attempts` derives its sets of codes from it, and the page
+docs/reference/errors.md is generated from it. A code unknown to this client (from a newer broker) goes to the caller.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from penstock.base.errors import ErrorCode as Code
 
 
 class Stored(Enum):
-    """Whether an append, a publish or another change that is refused with a code was done."""
+    """The effect of a refused append, publish or other change: executed or not."""
 
     NO = "no"
     PERHAPS = "perhaps, at once or later"
     YES = "yes"
-    NOT_TOLD = "–"  # only what changes nothing is so refused
+    NOT_TOLD = "–"  # only requests that change nothing get such a code
 
 
 class Handling(Enum):
-    """What the client does before its caller hears of it."""
+    """The client's reaction before its caller sees the error."""
 
     REPEATS = "repeats it until the time-out"
     REPEATS_IF_HARMLESS = "repeats it until the time-out, unless doing it twice does harm: an append without a producer"
@@ -34,12 +34,12 @@ class Handling(Enum):
 
 
 class Told(NamedTuple):
-    """What a reader of the page learns of one code."""
+    """One row of the page."""
 
     meaning: str
     stored: Stored
     handling: Handling
-    advice: str  # when the caller hears of it
+    advice: str  # shown if the caller sees the error
 
 
 _NO, _PERHAPS, _YES, _NONE = Stored
@@ -60,7 +60,7 @@ ERROR_CODES: dict[Code, Told] = {
     Code.TLS_REQUIRED: Told("the connection is plain, and the broker speaks TLS", _NO, _TELLS, "no: give tls="),
     Code.CERTIFICATE_REFUSED: Told("there is no certificate, or not one for this", _NO, _TELLS, "no: give another"),
     Code.CLUSTER_MISMATCH: Told("the broker belongs to another cluster", _NO, _OTHERS, "no: connect anew"),
-    # Who asks
+    # Authentication and permissions
     Code.UNAUTHENTICATED: Told("nobody has logged in, or the login is not valid any more", _NO, _LOGS_IN, "no: log in"),
     Code.NOT_AUTHORIZED: Told("no rule allows it; `details`: `user`, `operation`", _NO, _TELLS, "no: add a rule"),
     Code.THROTTLED: Told("over a rate; `details`: `throttle_ms`", _NO, _WAITS, "yes, after `throttle_ms`"),
@@ -128,7 +128,7 @@ ERROR_CODES: dict[Code, Told] = {
     Code.GROUP_IN_USE: Told(
         "the group has members: only they commit; `details`: `members`", _NO, _TELLS, "once it has none"
     ),
-    # Who leads, and who is there
+    # Leadership and availability
     Code.NOT_LEADER: Told(
         "another broker leads; `details`: `leader`, `address`, `leader_epoch`, where it is known", _NO, _REPEATS, _LATER
     ),
@@ -155,7 +155,7 @@ ERROR_CODES: dict[Code, Told] = {
 
 
 def codes(*handlings: Handling) -> frozenset[Code]:
-    """The codes that are handled in one of these ways."""
+    """Return the codes with one of these handlings."""
     return frozenset(code for code, told in ERROR_CODES.items() if told.handling in handlings)
 
 
@@ -163,6 +163,6 @@ DID_NOTHING = codes(Handling.REPEATS)
 AGAIN = codes(Handling.REPEATS, Handling.REPEATS_IF_HARMLESS)
 IF_LEADER = codes(Handling.ASKS_LEADER)
 OF_ONE_BROKER = codes(Handling.ASKS_OTHERS)
-"""What a broker says of itself: it cannot, and another one perhaps can."""
+"""Errors that concern one broker only: another one may be able to answer."""
 IN_DOUBT = frozenset(code for code, told in ERROR_CODES.items() if told.stored is Stored.PERHAPS)
-"""After these it may be done, at once or later."""
+"""After these errors the request may still be executed, now or later."""
