@@ -209,9 +209,9 @@ class Client(OfThisProcess):
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Read committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
 
-        It ends before `end`; without `end`, at the end of the log when the call was made. With `follow` it waits for
-        new messages without end (or up to the offset `end`). It resumes where it was after a lost connection or a
-        leader change; `timeout` bounds each answer, including that.
+        It ends before `end`; without `end`, at the end of the log when the call was made. With `follow` it keeps
+        waiting for new messages (up to the offset `end`, if given). After a lost connection or a leader change it
+        resumes where it was; `timeout` bounds each answer, including that.
         All partitions are read unless `partition` names one, including partitions added while it follows: in turn, each
         in order. A batch has rows of one partition only, whose number `batch.schema.metadata[b"penstock.partition"]`
         has in hex. `where` returns only matching messages; a rare subject, or `columns` without `value`, costs less.

@@ -246,15 +246,15 @@ class Attempts:
     def _exhausted(self) -> Exception:
         leader = None if self._key is None else self._view.leader(self._key)
         if leader is not None and leader.reason:
-            return TimedOut(f"no leader was there in time: {leader.reason}", nobody_leads=leader.reason)
+            return TimedOut(f"the partition had no leader in time: {leader.reason}", nobody_leads=leader.reason)
         if not self._said:
-            return TimedOut("nobody led the partition in time: no broker was asked for it")
+            return TimedOut("the partition had no leader in time: no broker was asked")
         said = "; ".join(f"{one}: {self._said[one]}" for one in sorted(self._said, key=self._unreachable.__contains__))
         if self._unreachable >= self._said.keys():
             if there := [address for address in self._told if address not in self._said]:
                 who = "its leader" if leader is None else f"its leader, broker {leader.broker_id},"
                 reason = f"{who} cannot be reached ({said}; {', '.join(there)}: knows of no other leader)"
-                return TimedOut(f"nobody led the partition in time: {reason}", nobody_leads=reason)
+                return TimedOut(f"the partition had no leader in time: {reason}", nobody_leads=reason)
             if len(self._said) == 1 and self._last is not None:
                 return self._last
             return Unavailable(f"no broker of the cluster can be reached ({said})")

@@ -203,7 +203,7 @@ class AllAcks:
 
 def nobody_listens(subject: str) -> RemoteError:
     """Return the error for a subject without subscribers if no broker says which streams store it."""
-    text = f"nobody listens on {subject!r} now, so it was not stored; which streams store it no broker says"
+    text = f"{subject!r} has no subscriber now, so it was not stored; no broker could say which streams store it"
     return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
 
 
@@ -220,7 +220,9 @@ def nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
     reasons = dict.fromkeys(part.state_reason for info in known for part in info.partitions if part.state_reason)
     why = next(iter(reasons), "its leader is changing, or has no connection to NATS; try again in a moment")
     store = "store" if len(known) > 1 else "stores"
-    text = f"{names} {store} the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"
+    text = (
+        f"{names} {store} the subject {subject!r}, but no broker is subscribed for it now, so it was not stored: {why}"
+    )
     return RemoteError(ErrorCode.NOT_LEADER, text, subject=subject)
 
 

@@ -77,7 +77,7 @@ class Consumer(OfThisProcess):
         self._thread.run(self._consumer.commit(offsets))
 
     def close(self) -> None:
-        """Commit, including the message in hand, and close. Calling it twice is allowed."""
+        """Commit, including the message in hand, and close. May be called twice."""
         self._thread.run(self._consumer.close())
 
 
@@ -124,5 +124,5 @@ class Groups:
         )
 
     def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
-        """Delete a group's committed offsets, in a stream or in all; return them. GroupInUse: it has members."""
+        """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         return self._thread.run(self._groups.delete(group, stream, timeout=timeout))

@@ -13,9 +13,7 @@ from penstock.messages import ListUsersResponse, TestAccessResponse, UserExport,
 
 
 class Users:
-    """Manages users, credentials, rules and quotas of a cluster. Changes are in effect on all live brokers on
-    return.
-    """
+    """Manages users, credentials, rules and quotas. Changes are in effect on all live brokers on return."""
 
     def __init__(self, wrapped: users.Users, thread: LoopThread) -> None:
         self._users = wrapped

@@ -403,7 +403,7 @@ class Consumer(OfThisProcess):
         await self._commit_or_fail()
 
     async def close(self) -> None:
-        """Commit, including the message in hand, and close. Calling it twice is allowed."""
+        """Commit, including the message in hand, and close. May be called twice."""
         await self._end(is_done=True)
 
     async def _end(self, *, is_done: bool) -> None:

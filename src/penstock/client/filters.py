@@ -45,7 +45,7 @@ class Filter:
             if (mistake := subject_mistake(one, wildcards=True)) is not None:
                 raise ValueError(mistake)
         if subjects == ():
-            raise ValueError("the subjects are none at all: leave them out for messages on any")
+            raise ValueError("the list of subjects is empty; leave it out to match any subject")
         if not isinstance(key, bytes | str | None):
             raise TypeError(f"the key is {a_kind(key)}; give bytes or str")
         if not isinstance(headers, Mapping | None):

@@ -117,7 +117,7 @@ class Groups:
         return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]
 
     async def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
-        """Delete a group's committed offsets, in a stream or in all; return them. GroupInUse: it has members."""
+        """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         check_group(group)
         wanted = None if stream is None else (await self._positions.streams.now(stream, timeout)).stream_id
         gone = []

@@ -377,8 +377,8 @@ class Link:
         if until_s > now_s:
             await asyncio.sleep(min(until_s, deadline_s) - now_s)
             if until_s >= deadline_s:
-                text = f"this user is over a rate of the broker at {address}, which has it wait"
-                raise TimedOut(f"{text}; the time-out passed before that was over")
+                text = f"this user exceeds a rate limit of the broker at {address}, which throttles it"
+                raise TimedOut(f"{text}; the time-out passed before the throttle time was over")
         else:
             self._rests.pop((address, is_append), None)
 

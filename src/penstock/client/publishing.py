@@ -276,8 +276,8 @@ class Publisher:
     def _check_inbox(self) -> None:
         """Raise Unavailable if acks cannot arrive; nothing is sent then."""
         if self._inbox_refusal:
-            text = f"NATS lets no ack come, so nothing was published: {self._inbox_refusal}"
-            raise Unavailable(f'{text}; the inbox has to be one that this user may subscribe to ("inbox_prefix")')
+            text = f"NATS refuses the subscription for acks, so nothing was published: {self._inbox_refusal}"
+            raise Unavailable(f'{text}; choose an inbox to which this user may subscribe ("inbox_prefix")')
 
     async def _connected(self, deadline_s: float) -> StrictNatsClient:
         # nats-py closes a connection for good if a server refuses its credentials twice; then make a new one.

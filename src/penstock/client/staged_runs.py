@@ -184,12 +184,12 @@ class Run:
         """Read the plan of an earlier attempt. StagedLost: the plan is gone, so no attempt can continue."""
         offset = plan_offset(mark)
         request = GetRequest(stream_id=self._holder_id, partition=self._partition, offset=Offset(offset))
-        text = f"another attempt has published a part of this batch, by a plan at {offset} of what is staged"
+        text = f"another attempt has published a part of this batch, by a plan at offset {offset} of the staged rows"
         try:
             answer, raw = await until_taken(self._link, request, GetResponse, self._deadline_s)
         except RemoteError as error:
             if error.code in _GONE:
-                raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, which is not there any more") from None
+                raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, which no longer exists") from None
             raise
         batches.check_format(answer.format_version)
         found = batches.one_message(raw, answer.offset, self._partition, source="the plan of a batch")
@@ -199,7 +199,7 @@ class Run:
             plan = None
         is_it = is_plan(mark, codec.read_header(raw).leader_epoch)
         if plan is None or not is_it or (plan.query_id, plan.batch_id) != (self._query_id, self._batch_id):
-            raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, where something else is by now")
+            raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, where something else is stored now")
         return list(plan.pieces)
 
 

@@ -208,12 +208,12 @@ class Staging:
                 text = f"rows were staged for stream {one.stream_id}; {info.name!r} is stream {info.stream_id} now"
                 raise StreamChanged(ErrorCode.STREAM_CHANGED, text, stream_id=one.stream_id)
             if one.partition != number:
-                raise ValueError(f"rows that were staged for partition {one.partition}, and are not for {number}")
+                raise ValueError(f"the rows were staged for partition {one.partition}, not for partition {number}")
         holders = {one.staged_stream_id for one in parts if one.batches}
         if not holders:
             return Published(None, None, 0, duplicate=False)
         if len(holders) > 1:
-            text = f"they were staged in several streams, {sorted(holders)}, and at most one of those is there"
+            text = f"the rows were staged in several streams, {sorted(holders)}, of which at most one exists"
             raise StagedLost(ErrorCode.STAGED_LOST, f"nothing was published: {text}; stage all of them again")
         run = Run(self._link, info.stream_id, number, StreamId(holders.pop()), query, batch_id, deadline_s)
         return await run.publish([batch for one in parts for batch in one.batches])

@@ -99,7 +99,7 @@ class PartitionCheck:
 
     async def _measure(self, replica: ReplicaCheck) -> None:
         if replica.address is None:
-            replica.failure = "where that broker is reached is not known"
+            replica.failure = "the broker's address is unknown"
             return
         try:
             found = await self._ask(replica, self._request())

@@ -111,7 +111,7 @@ def decode_request_body(api: int, version: int, body: bytes) -> Request:
         name, spoken = spec.api.name.lower(), f"{spec.version_min} to {spec.version_max}"
         raise RemoteError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{name} version {version} is not spoken here, only {spoken}",
+            f"{name} version {version} is not supported here, only {spoken}",
             api=api,
             version_min=spec.version_min,
             version_max=spec.version_max,

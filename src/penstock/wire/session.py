@@ -152,7 +152,7 @@ class Session:
             known = "that this client knows" if version is None else f"from {request.version_needed()} on"
             raise RemoteError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker does not speak a version of {spec.api.name.lower()} {known}; upgrade the older of the two",
+                f"the broker supports no version of {spec.api.name.lower()} {known}; upgrade the older of the two",
                 api=int(spec.api),
             )
         return self._put_in_flight(request, now_s, deadline_s, version, raw)
