@@ -354,7 +354,7 @@ class Client(OfThisProcess):
         The members of a group share the partitions: a new member causes a rebalance, and the partitions of a member
         that leaves, or sends no heartbeat for its `session` (10 seconds), go to the others. With `partition` the
         consumer reads that partition alone and does not join the group.
-        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`.
+        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`, `read_from`.
         """
         return Consumer(self._positions, wanted(stream, group, start, timeout, options))
 

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Consumer(OfThisProcess):
-    """Reads a stream as a group, and commits how far it has come; use it in `with`, and iterate over it.
+    """Reads a stream as a member of a consumer group and commits its offsets; use it in `with`, and iterate over it.
 
-    What was handed out last is done when the next is asked for. It is committed every `checkpoint_interval` seconds, by
-    `commit`, and at the end; when the block ends with an error, what was in hand then is not, and comes again.
+    A message counts as processed when the next one is requested. Processed offsets are committed every
+    `checkpoint_interval` seconds, by `commit`, and at the end. If the block ends with an error, the message or batch in
+    hand is not committed and will be redelivered.
     """
 
     def __init__(self, consumer: consumers.Consumer, thread: LoopThread) -> None:
@@ -29,7 +30,7 @@ class Consumer(OfThisProcess):
 
     @property
     def group(self) -> str:
-        """The group's name."""
+        """Name of the consumer group."""
         return self._consumer.group
 
     @property

@@ -19,7 +19,7 @@ from penstock.client.values import Message
 
 
 class Table(OfThisProcess):
-    """The latest message of each key of a stream, as `Client.table` makes it; `close` it, or use it in `with`."""
+    """The latest message of each key of a stream, made by `Client.table`. Call `close`, or use it in `with`."""
 
     def __init__(self, table: tables.Table, thread: LoopThread) -> None:
         self._table = table

@@ -158,7 +158,7 @@ class Program:
         elif self._is_stopping:
             self._tell(None)
         else:
-            self._tell(None, ProgramError(f"the program {self.name} was cancelled, and nobody has stopped it"))
+            self._tell(None, ProgramError(f"the program {self.name} was cancelled, but not by `stop`"))
 
     def _broke(self, error: BaseException) -> None:
         self._last_error = f"{type(error).__name__}: {error}"
