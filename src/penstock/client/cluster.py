@@ -178,7 +178,7 @@ class ClusterView:
             self._id_at.pop(address)
 
     def learn_brokers(self, brokers: Iterable[BrokerInfo], now_s: float) -> None:
-        """Record the cluster's brokers from metadata; an empty list, from a single broker, changes nothing."""
+        """Record the cluster's brokers from metadata; an empty list (a single broker) keeps the known ones."""
         self.brokers_learned_s = now_s
         found = [one for one in brokers if is_address(one.address)][: limits.CLIENT_BROKERS_MAX]
         if found:

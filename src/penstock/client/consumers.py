@@ -101,7 +101,7 @@ class Consumer(OfThisProcess):
         self._news: asyncio.Task[bool] | None = None  # waits for a change of the member
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._is_closed = False
-        self._has_owned = False  # whether it was ever assigned a partition
+        self._has_owned = False  # True once a partition was assigned
         self._patience_ends_s = 0.0  # until when it waits for its first partition
         columns = wanted.columns
         # The offset column is needed to track the consumer's position.
