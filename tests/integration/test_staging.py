@@ -192,7 +192,7 @@ async def test_a_plan_is_not_taken_for_one_that_lay_at_its_offset(
     there = await run._write_plan(pieces)
     lost = plan_mark(plan_offset(there), pieces[0][0].leader_epoch + 1)
     await run._ask(pieces[0], 0, lost, is_last=False)
-    with pytest.raises(penstock.StagedLost, match="where something else is by now"):
+    with pytest.raises(penstock.StagedLost, match="where something else is stored now"):
         await client.staging.publish(name, staged, query_id=query, batch_id=0)
     assert await stored(client, name) == [0, 1, 2]
 
