@@ -41,7 +41,7 @@ def may_grant(message: VoteRequest, log: RaftLog, *, term: int, vote: BrokerId |
 
 
 def refusal(message: Message, term: int) -> AppendResponse | VoteResponse | None:
-    """The response to a leader or candidate of a term before `term`, which would else go on for ever; None to others."""
+    """The response to a leader or candidate of a term before `term`, else None. It would go on for ever."""
     if isinstance(message, FROM_LEADER):
         return AppendResponse(message.to, message.sender, term, 0, is_rejected=True)
     if isinstance(message, VoteRequest):
