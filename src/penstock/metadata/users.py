@@ -1,8 +1,8 @@
-"""What becomes of users: created, altered, deleted, given rules and deprived of them.
+"""User commands: create, alter, delete, change rules.
 
-Rules: the first user makes everybody log in, so it is an administrator, and there is one at any time from then on who
-can log in whenever it is: nobody can lock everybody out, nor can two who change something at once. Limits are asked
-when a command is proposed (`check_…`), not when it is applied.
+Rules: the first user turns authentication on, so it is an administrator, and from then on there is always an
+administrator with a credential that does not expire: no user can lock everybody out, nor can two concurrent changes.
+Limits are checked when a command is proposed (`check_…`), not when it is applied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Changed = tuple[ClusterImage, Outcome]
 
 
 def check_create_user(image: ClusterImage, user: User) -> None:
-    """RemoteError: the user cannot be made."""
+    """Raise RemoteError if the user cannot be created."""
     if (mistake := user_name_mistake(user.name)) is not None:
         raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
     if not user.credentials:
@@ -39,7 +39,7 @@ def check_create_user(image: ClusterImage, user: User) -> None:
 
 
 def check_alter_user(image: ClusterImage, command: AlterUser) -> None:
-    """RemoteError: the user cannot be altered so."""
+    """Raise RemoteError if the user cannot be altered so."""
     _check_credentials(command.add)
     _check_quotas(command.quotas)
     altered = _altered(image.user(command.name), command)
@@ -49,7 +49,7 @@ def check_alter_user(image: ClusterImage, command: AlterUser) -> None:
 
 
 def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
-    """RemoteError: the rules cannot be changed so."""
+    """Raise RemoteError if the rules cannot be changed so."""
     _check_rules(command.add)
     if command.name == EVERYBODY and any(rule_mistake(rule) is None and not _is_bounded(rule) for rule in command.add):
         raise RemoteError(ErrorCode.BAD_REQUEST, "everybody cannot be an administrator: name the user")
@@ -60,12 +60,12 @@ def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
 
 
 def check_way_in(image: ClusterImage, command: CreateUser | AlterUser | DeleteUser | ChangeRules) -> None:
-    """RemoteError, as when it is applied: change_refused, nobody who rules would be left who can always log in."""
+    """Raise RemoteError as applying would: change_refused if no administrator with a lasting credential remains."""
     _CHANGES[type(command)](image, image.index + 1, command)
 
 
 def _way_left(image: ClusterImage) -> ClusterImage:
-    """It, of whose administrators something has changed. RemoteError change_refused."""
+    """Return the image after a change of administrators. Raise RemoteError (change_refused) as above."""
     rulers = [image.users[name] for name in image.administrators()]
     if not any(one.expires_us is None for user in rulers for one in user.credentials):
         text = "what all administrators log in with would expire: leave one who has a credential without an end"
@@ -98,14 +98,14 @@ def _check_rules(rules: tuple[Rule, ...]) -> None:
 
 
 def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed:
-    """See `CreateUser`. RemoteError user_exists, change_refused."""
+    """Apply `CreateUser`. Raise RemoteError (user_exists, change_refused)."""
     user = msgspec.structs.replace(
         command.user, created_us=command.created_us, made_index=index, rules=tuple(sorted({*command.user.rules}))
     )
     _check_own(image, user.name, user.credentials)
     existing = image.users.get(user.name)
     if existing is not None and _proofs(existing) == _proofs(user) and existing.rules == user.rules:
-        return image, Outcome()  # asked again
+        return image, Outcome()  # a retry
     if existing is not None:
         raise RemoteError(ErrorCode.USER_EXISTS, f"there is a user {user.name!r} already", user=user.name)
     if command.is_first and image.users:
@@ -119,7 +119,7 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
 
 
 def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
-    """See `AlterUser`. RemoteError user_not_found, change_refused."""
+    """Apply `AlterUser`. Raise RemoteError (user_not_found, change_refused)."""
     user = image.user(command.name)
     if command.name == EVERYBODY:
         text = "everybody logs in with nothing of their own, and has no quotas: name a user"
@@ -140,7 +140,7 @@ def _proofs(user: User) -> list[tuple[str, bytes]]:
 
 
 def _check_own(image: ClusterImage, name: str, credentials: tuple[Credential, ...]) -> None:
-    """RemoteError change_refused: a credential is there twice, or is somebody else's: who shows it would be both."""
+    """Raise RemoteError (change_refused) if a credential is duplicated, or belongs to another user."""
     ids = [one.credential_id for one in credentials]
     if len(set(ids)) < len(ids):
         raise RemoteError(ErrorCode.CHANGE_REFUSED, "two credentials of one id; each has its own")
@@ -158,7 +158,7 @@ def _altered(user: User, command: AlterUser) -> User:
 
 
 def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed:
-    """See `DeleteUser`. RemoteError user_not_found, change_refused."""
+    """Apply `DeleteUser`. Raise RemoteError (user_not_found, change_refused)."""
     user = image.user(command.name)
     _check_ruled(image, command.name)
     changed = image.without_user(command.name)
@@ -166,7 +166,7 @@ def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed
 
 
 def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Changed:
-    """See `ChangeRules`. RemoteError user_not_found, change_refused."""
+    """Apply `ChangeRules`. Raise RemoteError (user_not_found, change_refused)."""
     if command.name == EVERYBODY and image.users and EVERYBODY not in image.users:
         user = User(EVERYBODY, command.changed_us, made_index=index)
     else:
@@ -182,7 +182,7 @@ def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Chang
 
 
 def export_users(image: ClusterImage, index: int, command: ExportUsers) -> Changed:
-    """See `ExportUsers`. It is an act, so it counts as a change."""
+    """Apply `ExportUsers`. It changes nothing, but counts as a change, because it is audited."""
     return image, Outcome(changed=True)
 
 

@@ -1,5 +1,4 @@
-"""Raft: a log that a majority of brokers agrees on although messages are lost, delayed or duplicated and brokers
-restart.
+"""Raft: a log that a majority of brokers agrees on, despite lost, late and duplicated messages and restarts.
 
 Rules: inputs (`tick`, `step`, `propose` …) only change memory and record what has to be done; `ready` hands that out;
 the driver does it in the order of Ready's fields, then calls `advance`. Between the two no input is given: the driver
@@ -294,8 +293,7 @@ class Raft:
         self._commit()
 
     def retract(self, ready: Ready) -> tuple[Entry, ...]:
-        """Handle a failed write of `ready`: remove the commands and membership changes that were proposed here, and
-        return them.
+        """Handle a failed write of `ready`: remove the entries in it that were proposed here, and return them.
 
         They have not left this broker, so it is as if they were never proposed. Messages count as lost, or they would
         pile up as long as the disk is full; everything else comes again with the next Ready.

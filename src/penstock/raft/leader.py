@@ -57,9 +57,7 @@ class Leader:
     # The log
 
     def append(self, kind: EntryKind, data: bytes) -> int:
-        """Append an entry of this term; return its index. Raise RemoteError (overloaded) if too many bytes are
-        uncommitted.
-        """
+        """Append an entry of this term; return its index. Raise RemoteError (overloaded) at the uncommitted limit."""
         size_bytes = len(data) + limits.RAFT_ENTRY_OVERHEAD_BYTES
         if kind is EntryKind.COMMAND:
             if self._uncommitted_bytes + size_bytes > self._config.uncommitted_bytes_max:
@@ -119,9 +117,7 @@ class Leader:
     # Time
 
     def tick(self) -> bool:
-        """Advance one tick. Return False if no majority of voters answered for an election time-out: the leader steps
-        down.
-        """
+        """Advance one tick. Return False to step down: no majority answered for an election time-out."""
         self._heartbeat_ticks += 1
         self._quorum_ticks += 1
         for progress in self._progress.values():

@@ -57,9 +57,7 @@ class AppendRequest(_Message, frozen=True, array_like=True, gc=False, tag=3):
 
 
 class AppendResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
-    """Accepted: the log matches up to `index`. Rejected: no such entry at `index`; `commit` is the receiver's commit
-    index.
-    """
+    """Accepted: the log matches up to `index`. Rejected: no such entry at `index`, committed up to `commit`."""
 
     index: Number
     is_rejected: bool = False
@@ -68,9 +66,7 @@ class AppendResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
 
 
 class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
-    """Asserts leadership. `commit` is an index that the receiver is known to have, `commit_term` the term of that
-    entry.
-    """
+    """Asserts leadership. `commit` is an index that the receiver is known to have, of term `commit_term`."""
 
     commit: Number
     round: Number

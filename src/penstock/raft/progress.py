@@ -92,9 +92,7 @@ class Progress:
         return True
 
     def rejected(self, index: int, commit: int) -> bool:
-        """Record that the follower lacks the entry at `index` and has committed up to `commit`. Return True if that is
-        new.
-        """
+        """The follower lacks the entry at `index` and has committed up to `commit`. Return True if that is new."""
         if self.pace is Pace.SNAPSHOT or (self.pace is Pace.PROBE and index != self.next_index - 1):
             return False
         if index <= self.match_index:

@@ -92,7 +92,7 @@ def terms_of(durability: Durability, min_isr: int) -> Terms:
 
 
 class Standing(NamedTuple):
-    """How durable a message is: how many in-sync replicas have it, and True if it is on all their disks."""
+    """Durability of a message: how many in-sync replicas have it, and if it is on all their disks."""
 
     replicas: int
     fsynced: bool
@@ -283,9 +283,7 @@ class Leadership:
         return self._progressed(follower, now_us)
 
     def impeded(self, broker_id: BrokerId, incarnation: Incarnation) -> None:
-        """A follower's log accepts nothing, until it fetches without saying so; commits do not wait for it
-        meanwhile.
-        """
+        """A follower's log accepts nothing, until it fetches without saying so; no commit waits for it meanwhile."""
         follower = self._follower(broker_id)
         if follower is not None and follower.incarnation == incarnation and not follower.is_impeded:
             follower.is_impeded = True
@@ -446,9 +444,7 @@ class Leadership:
 
     @property
     def _may_resume(self) -> bool:
-        """True if it is time to report that this leader commits without its rivals, whose disks may have what its own
-        lacks.
-        """
+        """True if the leader may report that it commits without its rivals: its own disk now has everything."""
         return self._has_rivals and self.accepts and self._has_synced and not self._has_failed
 
     @property

@@ -121,11 +121,10 @@ class Sessions:
     def fetch(
         self, caller: Hashable, request: ReplicaFetchRequest, incarnation: Incarnation | None, now_us: int
     ) -> list[Leadership]:
-        """Handle a fetch of a follower's broker; `incarnation` is the image's. Return the leaderships whose
-        `committed_end` moved.
+        """Handle a fetch of a follower's broker; return the leaderships whose `committed_end` moved.
 
-        Raise RemoteError (stale_incarnation, unknown_epoch if the image is behind, unknown_session, too_large).
-        `answers` returns the answer.
+        `incarnation` is the image's for the broker. The answer comes from `answers`. Raise RemoteError
+        (stale_incarnation, unknown_epoch if the image is behind, unknown_session, too_large).
         """
         session = self._session(request, incarnation)
         if session.caller is not None:
@@ -152,9 +151,7 @@ class Sessions:
     def progress(
         self, request: ReplicaProgressRequest, incarnation: Incarnation | None, now_us: int
     ) -> list[Leadership]:
-        """Record flushed ends of followers. Return the leaderships whose `committed_end` moved. Raise RemoteError as
-        `fetch`.
-        """
+        """Record flushed ends; return the leaderships whose `committed_end` moved. Raise RemoteError as `fetch`."""
         _check_incarnation(request.incarnation, incarnation)
         session = self._sessions.get(request.broker_id)
         if session is None or session.number != request.session or session.incarnation != request.incarnation:
@@ -288,9 +285,7 @@ class Sessions:
                 session.caller = None
 
     def ended(self, broker_id: BrokerId) -> list[tuple[Hashable, RemoteError]]:
-        """End the session of a broker that was fenced or registered anew. Return its waiting caller and the error for
-        it.
-        """
+        """End the session of a broker that was fenced or registered anew; return its waiting caller and the error."""
         session = self._sessions.pop(broker_id, None)
         if session is None or session.caller is None:
             return []

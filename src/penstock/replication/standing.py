@@ -61,9 +61,7 @@ class Follower:
         return self._kept_up_us is not None and now_us - self._kept_up_us <= _AWAITED_US
 
     def await_join(self, now_us: int, pause_us: int) -> int | None:
-        """Have commits wait for it, unless they did in the last `pause_us`. Return the end of the wait if one
-        begins.
-        """
+        """Have commits wait for it, unless they did in the last `pause_us`; return the end of a new wait."""
         if self.is_awaited or (self._awaited_us is not None and now_us < self._awaited_us + pause_us):
             return None
         self.is_awaited, self._awaited_us = True, now_us
