@@ -288,7 +288,7 @@ class TruncateRequest(Request, frozen=True, kw_only=True):
 
 
 class TruncateResponse(Response, frozen=True, kw_only=True):
-    """The removed messages, as a difference of offsets, and bytes on one broker's disk; of a dry run, those to remove."""
+    """The number of removed offsets, and bytes on one broker's disk; for a dry run, those to remove."""
 
     log_start: OffsetField
     messages: Int64Field = 0

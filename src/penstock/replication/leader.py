@@ -92,7 +92,7 @@ def terms_of(durability: Durability, min_isr: int) -> Terms:
 
 
 class Standing(NamedTuple):
-    """Durability of a message: how many in-sync replicas have it, and if it is on all their disks."""
+    """Durability of a message: the number of in-sync replicas that have it, and if it is on all their disks."""
 
     replicas: int
     fsynced: bool
