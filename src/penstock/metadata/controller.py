@@ -152,8 +152,8 @@ class Controller:
             self._answer(caller, self._not_leader())
 
     def _not_leader(self) -> RemoteError:
-        known = "nobody known" if self._leader is None else f"broker {self._leader}"
-        text = f"broker {self._broker_id} is not the metadata leader, but {known}; ask again"
+        known = "no leader is known" if self._leader is None else f"broker {self._leader} is"
+        text = f"broker {self._broker_id} is not the metadata leader; {known}; retry"
         return RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=self._leader)
 
     def take(self) -> ControllerStep:
@@ -357,19 +357,19 @@ class Controller:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
         if known is not None and known.data_dir_id == request.data_dir_id and known.process != request.process:
             if not may_have_run(known.process, request.runs):
-                return _older_copy(request, "has run since on a later state of this data directory")
+                return _older_copy(request, "has run since on a newer copy of this data directory")
             if request.log_index is not None and request.log_index < heard.acknowledged_index:
                 return _older_copy(request, "has acknowledged more of the metadata than this data directory holds")
         if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
             text = (
-                f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "
-                "for good, ask again when its session is over"
+                f"broker {request.broker_id} is registered at {known.address} with another data directory; if that one "
+                "is gone for good, retry once its session has timed out"
             )
             return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
         if known is not None and known.is_live and self._has_rival(known, request.process, heard.speaker, now):
             text = (
-                f"broker {request.broker_id} is there, at {known.address}, in another process; if that was killed, ask "
-                "again in a moment"
+                f"broker {request.broker_id} is registered at {known.address} by another process; if that was killed, "
+                "retry in a moment"
             )
             return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
         for broker_id, broker in self._image.brokers.items():
@@ -398,7 +398,9 @@ class Controller:
         if self._is_under_way(caller, ("stop", request.broker_id)):
             return
         if (before := self._stops_waiting.pop(request.broker_id, None)) is not None:
-            self._answer(before[0], RemoteError(ErrorCode.OVERLOADED, "it has asked again"))
+            self._answer(
+                before[0], RemoteError(ErrorCode.OVERLOADED, "replaced by a later request to stop this broker")
+            )
         self._stops_waiting[request.broker_id] = (caller, request)
         self._propose_stops(now)
 
@@ -425,7 +427,7 @@ class Controller:
             return
         waiting = self._isr_waiting.setdefault(request.broker_id, deque())
         if len(waiting) >= limits.ISR_REQUESTS_WAITING_MAX:
-            text = f"broker {request.broker_id} has {len(waiting)} changes of ISRs waiting; ask again"
+            text = f"broker {request.broker_id} has {len(waiting)} ISR changes waiting; retry later"
             self._answer(caller, RemoteError(ErrorCode.OVERLOADED, text))
             return
         waiting.append((caller, request))
@@ -470,7 +472,7 @@ class Controller:
 
     def _is_under_way(self, caller: Hashable, key: tuple[str, BrokerId]) -> bool:
         if key in self._proposals:
-            text = f"to {key[0]} broker {key[1]} is under way already; ask again"
+            text = f"a request to {key[0]} broker {key[1]} is already in progress; retry"
             self._answer(caller, RemoteError(ErrorCode.OVERLOADED, text))
         return key in self._proposals
 

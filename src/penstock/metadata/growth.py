@@ -54,7 +54,7 @@ def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig
         text = "nats-server finds the partition, and with more of them most keys go to another one while others read on"
         mistakes.append(f"partitions: {text}; make another stream")
     if len(state.counts) >= limits.KEY_MAP_VERSIONS_MAX:
-        text = f"it got more {limits.KEY_MAP_VERSIONS_MAX - 1} times, and can no more; make another stream"
+        text = f"partitions were added {limits.KEY_MAP_VERSIONS_MAX - 1} times, which is the limit; make another stream"
         mistakes.append(f"partitions: {text}")
     if config.range_bounds and "range_bounds" not in changes and partitions > before:
         text = f"say where the {partitions - before} new ones begin, behind {','.join(config.range_bounds)}"
@@ -81,8 +81,10 @@ def _check_may_grow(state: StreamState) -> None:
         raise RemoteError(ErrorCode.READ_ONLY, f"stream {state.name!r} is sealed: it takes nothing, and needs no more")
     if state.is_moving:
         missing = sorted(set(range(state.counts[-2])) - state.marked(state.counts[-1]).keys())
-        text = f"keys of stream {state.name!r} are still on their way to the partitions that it got last"
-        raise RemoteError(ErrorCode.NOT_YET, f"{text}: partition {missing[0]} has not given up its own; ask again")
+        text = f"keys of stream {state.name!r} are still moving to the partitions that were added last"
+        raise RemoteError(
+            ErrorCode.NOT_YET, f"{text}: partition {missing[0]} has not handed over its keys yet; retry later"
+        )
 
 
 def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> tuple[ClusterImage, Outcome]:

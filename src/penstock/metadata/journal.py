@@ -72,7 +72,7 @@ def read_journal(vfs: Vfs) -> tuple[list[Entry], str | None]:
         )
     if not has_head:
         is_begun = _HEAD.startswith(data) or not any(data)
-        return [], None if is_begun else f"{JOURNAL_PATH} held {len(data)} bytes that are no journal's"
+        return [], None if is_begun else f"{JOURNAL_PATH} held {len(data)} bytes that are not a journal"
     if end_position < len(data):
         return entries, f"left out an unfinished entry of {len(data) - end_position} bytes at the end of {JOURNAL_PATH}"
     return entries, None

@@ -60,13 +60,13 @@ def _check_leadership(partition: PartitionState, broker_id: BrokerId, change: Is
 
 
 def _named(leader: BrokerId | None) -> str:
-    return "nobody" if leader is None else f"broker {leader}"
+    return "no broker" if leader is None else f"broker {leader}"
 
 
 def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
     wanted = {member.broker_id for member in change.isr}
     if len(wanted) != len(change.isr) or not wanted.issubset(partition.replicas) or partition.leader not in wanted:
-        text = f"an ISR of {sorted(wanted)} cannot be: it has the leader and other replicas, each once"
+        text = f"an ISR of {sorted(wanted)} is invalid: it must have the leader, and other replicas, each once"
         raise RemoteError(ErrorCode.BAD_REQUEST, text)
     for member in change.isr:
         image.live_run(member.broker_id, member.incarnation)
@@ -115,7 +115,7 @@ def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitio
         elected = elections.recovered(partition, ends, live, rules, silent=silent)
         if elected is None:
             text = (
-                "not all who had what was acked have told of their logs, or one of these has failed that may be longer"
+                "not all replicas with every acked message have reported their log ends, or a failed log may be longer"
             )
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
         recovered.append(recovery)

@@ -70,7 +70,7 @@ class Proposals:
             if (under_way.index, under_way.raft_term) == (index, raft_term):
                 self._end(key, outcome)
             else:
-                text = "another metadata leader's entry took the place of the change; ask again"
+                text = "another metadata leader's entry replaced this command; retry"
                 self._end(key, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
 
     def abandon(self, error: RemoteError) -> None:

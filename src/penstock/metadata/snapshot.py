@@ -144,7 +144,7 @@ def _shared(state: StreamState, alike: dict[PartitionState, PartitionState]) -> 
 
 def _expect(is_so: bool, found: str) -> None:
     if not is_so:
-        raise RemoteError(ErrorCode.BAD_FRAME, f"a snapshot of a cluster image holds what cannot be: {found}")
+        raise RemoteError(ErrorCode.BAD_FRAME, f"invalid snapshot of a cluster image: {found}")
 
 
 def _check_brokers(snapshot: _Snapshot) -> None:

@@ -169,7 +169,7 @@ def _quota_exceeded(owner: str, name: str, count: int, wanted: int, most: int) -
 def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
     replicas = replicas_wanted(config, brokers)
     if config.min_isr is not None and config.min_isr > replicas:
-        raise _invalid([f"min_isr: {config.min_isr} in-sync replicas cannot be had of {replicas}"])
+        raise _invalid([f"min_isr: {config.min_isr} in-sync replicas are more than {replicas} in all"])
     if replicas > brokers:
         text = f"replicas: {replicas} brokers are to hold a copy each, but the cluster has {brokers}"
         advice = "ask for fewer, or add brokers first"
@@ -312,7 +312,7 @@ def made_partitions(
         if (replicas, observing) not in made:
             isr = tuple(broker_id for broker_id in replicas if broker_id in live)
             if not isr:
-                text = f"none of the brokers {replicas} that were to hold a partition is there any more; ask again"
+                text = f"none of the brokers {replicas} chosen for a partition is live any more; retry"
                 raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
             made[replicas, observing] = PartitionState.made(replicas, isr, observing)
     return tuple(made[one] for one in placed)
@@ -320,7 +320,9 @@ def made_partitions(
 
 def _check_assignments(assignments: tuple[tuple[BrokerId, ...], ...]) -> None:
     if not assignments or not all(assignments):
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"{list(assignments)} are no replicas of partitions")
+        raise RemoteError(
+            ErrorCode.BAD_REQUEST, f"{list(assignments)} are invalid assignments: every partition needs replicas"
+        )
     count = len(assignments[0])
     if any(len(replicas) != count or len(set(replicas)) != count for replicas in assignments):
         raise RemoteError(ErrorCode.BAD_REQUEST, "assignments name a broker twice, or differ in length")
@@ -460,7 +462,7 @@ def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tup
 def form_cluster(image: ClusterImage, index: int, command: FormCluster) -> tuple[ClusterImage, Outcome]:
     """Set the cluster's id. Raise RemoteError (cluster_mismatch) if it has another one."""
     if image.cluster_id not in ("", command.cluster_id):
-        text = f"the cluster is {image.cluster_id} and cannot become {command.cluster_id}"
+        text = f"the cluster id is {image.cluster_id} and cannot become {command.cluster_id}"
         raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
     return replace(image, cluster_id=command.cluster_id), Outcome(changed=image.cluster_id != command.cluster_id)
 

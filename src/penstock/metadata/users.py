@@ -30,7 +30,7 @@ def check_create_user(image: ClusterImage, user: User) -> None:
     if (mistake := user_name_mistake(user.name)) is not None:
         raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
     if not user.credentials:
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"user {user.name!r} has nothing to log in with")
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"user {user.name!r} has no credentials")
     _check_credentials(user.credentials)
     _check_rules(user.rules)
     _check_quotas(user.quotas)
@@ -52,7 +52,7 @@ def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
     """Raise RemoteError if the rules cannot be changed so."""
     _check_rules(command.add)
     if command.name == EVERYBODY and any(rule_mistake(rule) is None and not _is_bounded(rule) for rule in command.add):
-        raise RemoteError(ErrorCode.BAD_REQUEST, "everybody cannot be an administrator: name the user")
+        raise RemoteError(ErrorCode.BAD_REQUEST, "`*` (everybody) cannot be an administrator: name a user")
     there = image.users.get(command.name)
     if there is not None and len({*there.rules, *command.add} - {*command.drop}) > limits.RULES_PER_USER_MAX:
         text = f"a user has at most {limits.RULES_PER_USER_MAX} rules; a pattern may do for several"
@@ -68,7 +68,7 @@ def _way_left(image: ClusterImage) -> ClusterImage:
     """Return the image after a change of administrators. Raise RemoteError (change_refused) as above."""
     rulers = [image.users[name] for name in image.administrators()]
     if not any(one.expires_us is None for user in rulers for one in user.credentials):
-        text = "what all administrators log in with would expire: leave one who has a credential without an end"
+        text = "all administrators' credentials would expire: one administrator needs one without an expiry"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     return image
 
@@ -111,7 +111,7 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
     if command.is_first and image.users:
         raise RemoteError(ErrorCode.USER_EXISTS, "there are users already")
     if not image.users and not user.is_admin:
-        text = "the first user is to be an administrator: from then on everybody has to log in, and somebody must rule"
+        text = "the first user must be an administrator: from then on all clients have to log in"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     if not image.users:
         return _way_left(_with(replace(image, decoy_key=command.chance), user)), Outcome(changed=True)
@@ -122,14 +122,14 @@ def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
     """Apply `AlterUser`. Raise RemoteError (user_not_found, change_refused)."""
     user = image.user(command.name)
     if command.name == EVERYBODY:
-        text = "everybody logs in with nothing of their own, and has no quotas: name a user"
+        text = "`*` (everybody) has no credentials and no quotas: name a user"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     altered = _altered(user, command)
     _check_own(image, command.name, altered.credentials)
     if altered == user:
         return image, Outcome()
     if not altered.credentials and user.credentials:
-        text = f"user {command.name!r} would have nothing to log in with; delete it if that is meant"
+        text = f"user {command.name!r} would have no credentials left; delete the user instead"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     changed = _with(image, altered)
     return _way_left(changed) if user.is_admin else changed, Outcome(changed=True)
@@ -143,11 +143,11 @@ def _check_own(image: ClusterImage, name: str, credentials: tuple[Credential, ..
     """Raise RemoteError (change_refused) if a credential is duplicated, or belongs to another user."""
     ids = [one.credential_id for one in credentials]
     if len(set(ids)) < len(ids):
-        raise RemoteError(ErrorCode.CHANGE_REFUSED, "two credentials of one id; each has its own")
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, "two credentials have the same id; each needs its own")
     keys = [one.public_key for one in credentials if one.public_key]
     others = (one for user in image.users.values() if user.name != name for one in user.credentials)
     if len(set(keys)) < len(keys) or (keys and any(one.public_key in keys for one in others)):
-        raise RemoteError(ErrorCode.CHANGE_REFUSED, "that nkey is somebody's already")
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, "this nkey is already in use; each credential needs its own")
 
 
 def _altered(user: User, command: AlterUser) -> User:
@@ -188,7 +188,7 @@ def export_users(image: ClusterImage, index: int, command: ExportUsers) -> Chang
 
 def _check_ruled(image: ClusterImage, without: str) -> None:
     if image.administrators() == [without]:
-        text = f"{without!r} is the last administrator: make another one first, or nobody could rule"
+        text = f"{without!r} is the last administrator: make another user an administrator first"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
 
 

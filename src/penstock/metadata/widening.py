@@ -37,12 +37,12 @@ def _checked(image: ClusterImage, state: StreamState, assignments: Sequence[tupl
     before = state.config.replicas
     known = [one.replicas for one in state.partitions]
     if [replicas[:before] for replicas in assignments] != known:
-        text = f"stream {state.name!r} is held by {known[0]} and so on by now: it got more replicas meanwhile"
+        text = f"stream {state.name!r} has replicas {known[0]} … by now: more were added meanwhile"
         raise RemoteError(ErrorCode.STREAM_CHANGED, text)
     counts = {len(replicas) for replicas in assignments}
     pairs = zip(state.partitions, assignments, strict=True)
     if len(counts) != 1 or counts == {before} or not all(_is_sound(image, *pair) for pair in pairs):
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"{assignments[0]} and so on cannot hold stream {state.name!r}")
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"{assignments[0]} … are invalid replicas for stream {state.name!r}")
     return counts.pop()
 
 

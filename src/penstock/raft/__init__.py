@@ -24,7 +24,7 @@ survives a power loss, and `tests/sim/raft` tests that the whole is safe.
 
 The driver's loop, for one broker:
 
-    storage = Storage.open(vfs, bootstrap)               # bootstrap: who the first voters are; None to join a cluster
+    storage = Storage.open(vfs, bootstrap)               # bootstrap: the first voters; None to join a cluster
     raft = Raft(RaftConfig(id=broker_id), Random(), storage.state)
     # each tick: raft.tick(); each message: raft.step(decode_message(data)); each command: raft.propose(data)
     while raft.has_ready():

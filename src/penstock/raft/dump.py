@@ -45,7 +45,7 @@ def _log_rows(data: bytes, path: str) -> Iterator[Row]:
         return
     if end_position < len(data):
         # A running broker may be writing it at this moment; a start cuts it and keeps the bytes.
-        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of a record that is not whole"}
+        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of an incomplete record"}
 
 
 def _record_row(record: Record, path: str) -> Row:
@@ -62,7 +62,7 @@ def _record_row(record: Record, path: str) -> Row:
         try:
             what = _members_text(decode_membership(content.data))
         except msgspec.DecodeError as error:
-            return {"position": record.position, "damage": f"a membership that cannot be: {error}"}
+            return {"position": record.position, "damage": f"an invalid membership: {error}"}
     row |= {"record": "entry", "index": content.index, "term": term_text(content.term), "what": what}
     return {**row, "data": content.data if content.kind is EntryKind.COMMAND else b""}
 

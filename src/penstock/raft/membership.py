@@ -5,8 +5,8 @@ its entry is in a log, committed or not.
 
 Theory (Ongaro, "Consensus: bridging theory and practice", chapter 4, and the correction of 2015): any majority of a
 membership and any majority of one that differs by a single voter share a broker, so no two leaders can be elected
-beside each other. That is true only between neighbours, so a change waits until the one before it is committed, and
-until an entry of the leader's own term is: else a change by a deposed leader could still be on its way.
+at the same time. That holds only between consecutive memberships, so a change waits until the one before it is
+committed, and until an entry of the leader's own term is: else a change by a deposed leader could still be in flight.
 
 | from      | to        |                                                        |
 |-----------|-----------|--------------------------------------------------------|
@@ -49,7 +49,7 @@ def flaw_in(membership: Membership) -> str:
     """Return why this membership is invalid; "" if it is valid."""
     voters, learners = membership.voters, membership.learners
     if not voters:
-        return "nobody would vote"
+        return "there would be no voters"
     if len(voters) > limits.RAFT_VOTERS_MAX:
         return f"{len(voters)} voters; {limits.RAFT_VOTERS_MAX} are the most"
     if len(learners) > limits.RAFT_LEARNERS_MAX:

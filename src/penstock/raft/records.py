@@ -6,7 +6,7 @@ the sync mark (`vfs/mark.py`) is lost. An entry replaces the entries from its in
 
     file    "PNRL" | u32 version 1 | record | record | …                   little-endian
     record  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 number | u64 synced number | u8 kind | body
-    body    1  base        u64 index | u64 term | u8 1 if there is a snapshot     the log begins behind this entry
+    body    1  base        u64 index | u64 term | u8 1 if there is a snapshot     the log begins after this entry
             2  entry       u64 index | u64 term | u8 kind of entry | data
             3  hard state  u64 term | u64 vote, 0 for none | u64 commit index
 

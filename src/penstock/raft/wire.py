@@ -73,7 +73,7 @@ def _contradiction_in_append(message: AppendRequest) -> str:
             try:
                 decode_membership(entry.data)
             except _MALFORMED:
-                return "it holds a membership that cannot be"
+                return "it holds an invalid membership"
         index, term = entry.index, entry.term
         size_bytes += len(entry.data)
     if len(message.entries) > 1 and size_bytes > limits.RAFT_APPEND_BYTES_MAX:

@@ -113,7 +113,7 @@ class Fetcher:
     def partitions(self) -> int:
         return len(self._followings)
 
-    # What is followed
+    # Followed partitions
 
     def follow(self, following: Following) -> None:
         """Fetch this partition from now on; or again, in another epoch."""
@@ -181,7 +181,7 @@ class Fetcher:
             self._end_session()
             self._retry_us = now_us
 
-    # What to send
+    # Requests
 
     def rests(self, now_us: int) -> bool:
         """True if neither `request` nor `progress` has anything to send, as in most steps."""
@@ -265,7 +265,7 @@ class Fetcher:
         )
         return self._number, request
 
-    # What comes back
+    # Answers
 
     def answered(self, number: int, response: ReplicaFetchResponse, raw_bytes: int, now_us: int) -> list[Delivery]:
         """Return the work for each partition; after each, call `proceed` or `stall`.
@@ -275,10 +275,8 @@ class Fetcher:
         if all(asked.number != number for asked in self._asked):
             return []  # of an ended session
         if sum(news.size_bytes for news in response.partitions) != raw_bytes:
-            self.failed(
-                number, RemoteError(ErrorCode.BAD_FRAME, "the batches are not those that were announced"), now_us
-            )
-            raise RemoteError(ErrorCode.BAD_FRAME, "the batches of a replica fetch are not those that it announces")
+            self.failed(number, RemoteError(ErrorCode.BAD_FRAME, "the batches do not have the announced sizes"), now_us)
+            raise RemoteError(ErrorCode.BAD_FRAME, "the batches of a replica fetch do not have the announced sizes")
         sent_us = next(asked.sent_us for asked in self._asked if asked.number == number)
         made_us = min(now_us, sent_us + response.held_us)
         if self._asked[0].number == number:
@@ -296,7 +294,7 @@ class Fetcher:
                     self._charge(following, news, now_us)
                 orders = following.news(news, made_us)
                 if orders.error:
-                    why = f"broker {following.leader}, which leads it, does not let it follow: {orders.error}"
+                    why = f"its leader, broker {following.leader}, refuses the replica fetch: {orders.error}"
                     self.stall(following, now_us, why)
                 out.append(Delivery(following, orders, position, position_end))
             position = position_end

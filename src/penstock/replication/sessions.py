@@ -67,7 +67,7 @@ class Sessions:
         self._looks: list[Look] = []
         self._answers: list[FetchAnswer] = []
 
-    # What is led
+    # Led partitions
 
     def lead(self, leadership: Leadership, log: LedLog) -> None:
         """Answer for this partition from now on, or for another epoch of it."""
@@ -428,4 +428,4 @@ def _check_incarnation(asked: Incarnation, known: Incarnation | None) -> None:
 
 
 def _unknown_session() -> RemoteError:
-    return RemoteError(ErrorCode.UNKNOWN_SESSION, "this session of fetches is not known; begin another")
+    return RemoteError(ErrorCode.UNKNOWN_SESSION, "unknown fetch session; begin a new one")
