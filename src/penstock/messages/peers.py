@@ -1,8 +1,9 @@
 """Messages between the brokers of one cluster, over the same frames as clients'.
 
-Rules: every request with an effect carries the sender's incarnation: a broker that was fenced and does not know it is
-refused. Requests that only the metadata leader can answer are refused elsewhere with `not_metadata_leader`, which names
-the leader if it is known. All of these may be retried: the metadata leader compares before it changes anything.
+Rules: every request with an effect carries the sender's incarnation (broker epoch): a broker that was fenced and does
+not know it is refused. Requests that only the metadata leader can answer are refused elsewhere with
+`not_metadata_leader`, which names the leader if it is known. All of these may be retried: the metadata leader compares
+before it changes anything.
 
 | request         | from → to                                  | raw part of request and of response         |
 |-----------------|--------------------------------------------|---------------------------------------------|

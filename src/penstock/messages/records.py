@@ -86,7 +86,7 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     """
 
     log_start: OffsetField
-    committed_end: OffsetField
+    committed_end: OffsetField  # high watermark
     base_offset: OffsetField
     end_offset: OffsetField
     format_version: Int32Field

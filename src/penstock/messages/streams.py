@@ -110,10 +110,10 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     leader: str = ""
     leader_id: BrokerIdField | None = None
     leader_epoch: LeaderEpochField
-    log_start: OffsetField | None = None
-    committed_end: OffsetField | None = None
-    log_end: OffsetField | None = None
-    flushed_end: OffsetField | None = None
+    log_start: OffsetField | None = None  # log start offset
+    committed_end: OffsetField | None = None  # high watermark
+    log_end: OffsetField | None = None  # log end offset
+    flushed_end: OffsetField | None = None  # end of what is synced to disk
     replicas: tuple[BrokerIdField, ...] = ()  # the preferred leader first
     isr: tuple[BrokerIdField, ...] = ()
     eligible: tuple[BrokerIdField, ...] = ()  # left the ISR, and may lead until commits resume (KIP-966's ELR)

@@ -181,7 +181,7 @@ class BrokerState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     address: str  # HOST:PORT of its socket API
     rack: str | None
     data_dir_id: str  # of the disk of its last registration
-    incarnation: Incarnation  # of its present or last run
+    incarnation: Incarnation  # broker epoch of its present or last run
     is_live: bool  # registered, and neither fenced nor stopped since
     clean_stop: bool  # True if its last stop lost nothing written, as far as is known
     broker_version: str

@@ -182,7 +182,7 @@ def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
 
 
 def check_observers(observers: int, replicas: int, *, brokers: int, ready: int) -> None:
-    """Raise RemoteError (not_enough_replicas, broker_unavailable) if brokers lack for the observers."""
+    """Raise RemoteError (not_enough_replicas, broker_unavailable) if there are too few brokers for the observers."""
     if not observers:
         return
     wanted = f"observers: {observers} brokers beyond the {replicas} of `replicas` are to hold a copy each"

@@ -41,7 +41,7 @@ def may_grant(message: VoteRequest, log: RaftLog, *, term: int, vote: BrokerId |
 
 
 def refusal(message: Message, term: int) -> AppendResponse | VoteResponse | None:
-    """The response to a leader or candidate of a term before `term`, else None. It would go on for ever."""
+    """Return the response that stops a leader or candidate of an earlier term; None for all other messages."""
     if isinstance(message, FROM_LEADER):
         return AppendResponse(message.to, message.sender, term, 0, is_rejected=True)
     if isinstance(message, VoteRequest):

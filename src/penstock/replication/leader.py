@@ -71,10 +71,10 @@ class Assignment(Protocol):
 class Ends(NamedTuple):
     """The ends of a log when its leadership begins; `committed_end` is known from before."""
 
-    log_start: int
-    committed_end: int
-    flushed_end: int
-    log_end: int
+    log_start: int  # log start offset
+    committed_end: int  # high watermark
+    flushed_end: int  # end of what is synced to disk
+    log_end: int  # log end offset
 
 
 class Terms(NamedTuple):

@@ -14,8 +14,8 @@ not in memory is read by a disk thread and delays nothing else. Observers' (read
 |                                 | for data to travel with |                               |
 | nothing                         | `wait_ms_max`           |                               |
 
-A fetch with a stale incarnation, an unknown session, or an epoch that is not the leader's never counts for
-`committed_end`; nor does one that diverges.
+A fetch with a stale incarnation, an unknown session, or an epoch that is not the leader's never counts for the
+high watermark (`committed_end`); nor does one that diverges.
 """
 
 from __future__ import annotations
