@@ -164,8 +164,8 @@ class ReplicaFetchResponse(Response, frozen=True, kw_only=True):
 
     `held_us`: how long the fetch waited here. `is_all`: the answer has all news of that moment about `committed_end`
     and about partitions no longer answered for; named partitions that are not in `partitions` are unchanged.
-    `confirmed_us`: time since the metadata leader last confirmed the sender's incarnation; the sender has applied all
-    metadata of then, and leads what it answers for. None: not reported.
+    `confirmed_us`: time since the answering broker last asked the metadata leader to confirm its incarnation; it has
+    applied everything decided by then, and leads what it answers for. None: not reported.
     """
 
     partitions: tuple[ReplicaNews, ...] = ()
