@@ -271,7 +271,7 @@ def test_a_broker_is_not_ready_while_it_may_not_come_in() -> None:
     brokers.kill(3)
     brokers.start(3, disk="another disk")
     brokers.run(1_000)
-    assert "broker 3 is there, at b3:1 with another data directory" in brokers[3].node.waits_for
+    assert "broker 3 is registered at b3:1 with another data directory" in brokers[3].node.waits_for
     brokers.run(5_000)
     assert brokers[3].node.waits_for == ""
 
