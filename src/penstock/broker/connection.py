@@ -496,7 +496,7 @@ class Connection:
         if self._output.is_stalled(now_us):
             return f"it took no answer for {limits.WRITE_STALL_MS_MAX} ms, or too little of it"
         if self._is_revoked(now_us):
-            return "what it has logged in with counts no more, and it asks for nothing"
+            return "its login is not valid any more, and it is idle"
         return None
 
     def _is_revoked(self, now_us: int) -> bool:

@@ -376,7 +376,7 @@ class Server:
         for connection in list(self.connections):
             reason = connection.overdue(now_us)
             if connection.greeting.is_stranger:
-                reason = "it has not proved to be a broker of this cluster, and by now everybody has to"
+                reason = "it has not proved to be a broker of this cluster, which is required by now"
             if reason is not None:
                 _log.info("closing %s: %s", connection.peer, reason)
                 connection.close()
