@@ -1,4 +1,4 @@
-"""The table of what is measured of a broker beside its node: the process, NATS, clients, the disk, the event loop."""
+"""Table of the metrics outside the node: the process, NATS, clients, the disk, the event loop."""
 
 from __future__ import annotations
 
@@ -86,4 +86,4 @@ METRICS = (
     UNFINISHED_LOGINS, THROTTLED,
     SPANS_EXPORTED, SPANS_DROPPED, TRACES_DROPPED,
 )  # fmt: skip
-"""All of them, in the order of the page."""
+"""All metrics, in the order of the page."""
