@@ -250,7 +250,7 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
         if stopping.is_set() or running.failed.is_set():
             return False
     if told:
-        _log.info("ready: this broker has its part in the cluster")
+        _log.info("ready: this broker is registered in the cluster")
     return True
 
 
