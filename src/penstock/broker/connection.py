@@ -10,7 +10,7 @@ closed; its connection may be closed earlier to make room, since a disconnected 
 
 `greeting` decides who the peer is and what it may request. A peer hello makes this the connection of another broker;
 only then are requests between brokers accepted. Such a connection has buffers and limits of its own, so that clients
-do not delay it, and must not be silent: a broker always sends heartbeats or fetches. If its peer hello is refused, it
+do not delay it, and must not be silent: an idle broker sends peer hellos. If its peer hello is refused, it
 is closed. The first frame decides whether all following frames and answers have checksums; between brokers they must.
 
 | what                                   | what happens                                                     |

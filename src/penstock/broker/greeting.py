@@ -230,7 +230,7 @@ class Greeting:
     def check_allowed(self, api: int) -> None:
         """Raise RemoteError bad_request if this side must not send that request, or unauthenticated."""
         if self.is_stranger and api != Api.PEER_HELLO:
-            text = "it is not proved that this is a broker of this cluster, which is required by now: reconnect"
+            text = "this broker has not proved that it knows the cluster secret, which is required by now: reconnect"
             raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
         if self.is_peer and not is_asked_by_brokers(api):
             raise RemoteError(ErrorCode.BAD_REQUEST, "this is a request of clients, and this connection is a broker's")

@@ -20,7 +20,7 @@ _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 (li
 
 
 def ask(address: Address, path: str, *, speaks_tls: bool, timeout_s: float) -> tuple[bool, str]:
-    """Return if the broker reports success, and its text. Raise OperationalError if no broker answers.
+    """Return True if the broker reports success, and its text. Raise OperationalError if no broker answers.
 
     `speaks_tls`: the protocol to try first.
     """

@@ -4,7 +4,8 @@ Rules: it runs on the broker's event loop and must cost it little. At most HTTP_
 more an idle one is closed, or any if none is idle. TLS handshakes have a limit of their own, a share of
 TLS_HANDSHAKES_MAX: above it an unfinished one is closed, so that abandoned handshakes lock out no client, and cut no
 connected one. In both cases the oldest of the address with most of them is closed. One connection is accepted per loop
-turn, because a handshake takes about a millisecond, and at most HTTP_PATIENCE_MS. The bound port is logged.
+turn, because a handshake takes about a millisecond of the loop. A handshake must finish within HTTP_PATIENCE_MS. The
+bound port is logged.
 """
 
 from __future__ import annotations

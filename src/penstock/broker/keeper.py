@@ -187,7 +187,7 @@ class Keeper:
             then = "its settings cannot work, so it is not started again"
         else:
             then = f"it is started again in {delay_ms / 1_000:g} s"
-            then += "" if has_listened else ", and as often as it takes; this is not told again"
+            then += "" if has_listened else ", repeatedly until it succeeds; further failures are not logged"
         _log.error("%s %s; %s", self.name, how, then)  # the broker's own log, just before, has the reason
 
     def _send(self, number: signal.Signals) -> None:

@@ -277,8 +277,8 @@ class AnswerOutput:
     def _drop(self, sid: int, count: int) -> None:
         self.dropped += count
         text = (
-            f"nats-server is slow to take the answers to publishers, as it is when one of them does not read them: "
-            f"some of those to {self._subject_of(sid)} are dropped; what was published is stored"
+            f"nats-server takes the acks too slowly, as it does if a publisher does not read its acks: "
+            f"some acks for {self._subject_of(sid)} are dropped; the messages are stored"
         )
         now_us = int(asyncio.get_running_loop().time() * 1e6)
         if (line := self._complaints.line("dropped", text, now_us)) is not None:

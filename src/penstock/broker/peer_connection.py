@@ -332,11 +332,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _refused(self, correlation_id: int, error: RemoteError) -> None:
         if self.state is PeerState.PROVING:
-            self.end(f"it does not take us for a broker of its cluster; is the cluster_secret_file the same? {error}")
+            self.end(f"it does not accept this broker's proof; is the cluster_secret_file the same? {error}")
         elif correlation_id in self._asked_who:
             if error.code == ErrorCode.CLUSTER_MISMATCH:
                 self.refusal = error
-            self.end(f"it refuses us: {error}")
+            self.end(f"it refuses this broker: {error}")
         elif (token := self._tokens.pop(correlation_id, None)) is not None:
             self._calls.answered(token, error, b"")
 

@@ -320,7 +320,7 @@ class _Link:
         assert self.task is not None
         is_waiting = self.connection is None or self.connection.state is PeerState.CONNECTING
         if self.connection is not None:
-            self.connection.end("it is no peer any more, or is elsewhere")
+            self.connection.end("it is not a peer any more, or has moved")
         if is_waiting:
             self.task.cancel()
 

@@ -12,7 +12,7 @@ together.
 | of several                 | `cluster` of others only     | refused                                           |
 | of several                 | no `nats`                    | refused: a NATS of its own reaches no publisher   |
 | of several                 | no `listen`, no `cluster`    | listens at its registered address                 |
-| of several                 | `listen` not as in `cluster` | has moved there                                   |
+| of several                 | `listen` not as in `cluster` | accepted: the broker has moved                    |
 """
 
 from __future__ import annotations

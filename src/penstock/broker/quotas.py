@@ -6,9 +6,9 @@ filled again are refused with `throttled`, which has the time to wait. The previ
 (`throttle_ms`): a client that waits that long is not refused. A refused request has no effect, and keeps no state. A
 fetch that has waited (long poll) is checked once more when its answer is ready, so that many waiting fetches get no
 more than one. Bytes scanned in a search count even if nothing is found, and are never scanned for nothing: the result
-is returned even if the rate is used up by then. Brokers' and administrators' requests count like all others; a user
-without a quota costs one look-up. A full bucket is dropped, so that deleted users leave no state; a new user of the
-same name has a new bucket.
+is returned even if the rate is used up by then. Administrators' requests count like all others; brokers have no quota.
+A user without a quota costs one look-up. A full bucket is dropped, so that deleted users leave no state; a new user of
+the same name has a new bucket.
 """
 
 from __future__ import annotations

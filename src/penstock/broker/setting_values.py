@@ -77,8 +77,8 @@ def read_cluster_secret(value: object) -> str:
 def cluster_secret_advice(secret: str) -> str:
     """Return the error for a secret that is too short."""
     return (
-        f"a secret of {len(secret)} characters can be guessed; use {limits.CLUSTER_SECRET_CHARS_MIN} or more random ones,"
-        " such as from: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        f"a secret of {len(secret)} characters can be guessed; use {limits.CLUSTER_SECRET_CHARS_MIN} or more random "
+        "ones: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
     )
 
 

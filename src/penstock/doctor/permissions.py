@@ -143,7 +143,7 @@ async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig
         text = f"{who.name} may publish on {listed(written)}: it writes into their streams"
         found.append(bad(_CHECK, text, f"allow each publisher its own subjects ({PAGE})"))
     elif publishes[anything]:
-        text = f"{who.name} may publish on any subject, such as {anything}"
+        text = f"{who.name} may publish on arbitrary subjects, such as {anything}"
         found.append(warn(_CHECK, text, f"allow each publisher its own subjects ({PAGE})"))
     if publishes[inbox]:
         text = f"{who.name} may publish on _INBOX.>: it can forge acks"

@@ -139,7 +139,7 @@ class Admission(msgspec.Struct):
     unheard_why: str = ""
     duplicates: list[Refused] = []
     elsewhere: int = 0  # duplicates of messages in another partition; answered already
-    of: Group | None = None  # the group that `duplicates` number their rows by
+    of: Group | None = None  # the group in which `duplicates` number their rows
     has_ids: bool = False
     flags: int = 0
     rollup_row: int = -1
