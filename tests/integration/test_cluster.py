@@ -84,7 +84,7 @@ async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: P
             for broker in (first, second):
                 assert broker.stdout is not None
                 broker.stdout.wait_for("^ready client=")
-            first.logged("ready: this broker has its part in the cluster")
+            first.logged("ready: this broker is registered in the cluster")
 
             async def knows_both() -> bool:
                 # What the second has heard when it says so, the first hears a moment later, behind a save of its own.

@@ -116,7 +116,7 @@ async def test_the_configuration_on_the_page_works_and_is_found_well(tmp_path: P
             ("ok", "penstock penstock.txt may hear every stream's subject, and answer"),
             ("ok", "publisher shop.txt hears no stream and publishes on orders.> only"),
             ("ok", "publisher cashier.txt hears no stream and publishes on payments.* only"),
-            ("ok", "nobody gets in without credentials"),
+            ("ok", "NATS refuses clients without credentials"),
         ]
         assert told(findings, "NATS")[0][0] == "ok"
         assert code == 0
@@ -183,13 +183,13 @@ WRONG = {
         ),
         ("fail", "penstock penstock.txt may not answer publishers: none gets an ack"),
     ),
-    "a user for who has no credentials": (
+    "a user for clients without credentials": (
         ("accounts {", "no_auth_user: shop\naccounts {"),
-        ("warn", "who has no credentials may publish on orders.>: it writes into their streams"),
+        ("warn", "a client without credentials may publish on orders.>: it writes into their streams"),
     ),
     "a publisher whose password is another one": (
         ('password: "p3"', 'password: "other"'),
-        ("fail", "publisher cashier.txt is not let in"),
+        ("fail", "publisher cashier.txt is refused by NATS"),
     ),
 }
 
@@ -225,7 +225,7 @@ async def test_what_is_open_on_this_machine_is_worse_where_users_have_to_log_in(
         broker.logged("everybody logs in to Penstock, but not to NATS at nats://127.0.0.1:")
         code, findings = await examine(broker.client_address, *_as_admin(broker))
         everything = "may hear all streams and publish anywhere: there are no permissions"
-        assert ("fail", f"who has no credentials {everything}") in told(findings, "NATS permissions")
+        assert ("fail", f"a client without credentials {everything}") in told(findings, "NATS permissions")
         assert code == 1
 
 
@@ -235,7 +235,7 @@ async def test_where_users_have_to_log_in_so_they_have_at_the_embedded_server(tm
         code, findings = await examine(broker.client_address, *_as_admin(broker))
         assert told(findings, "NATS permissions") == [
             ("ok", "the brokers' own user may hear every stream's subject, and answer"),
-            ("ok", "nobody gets in without credentials"),
+            ("ok", "NATS refuses clients without credentials"),
         ]
         assert told(findings, "JetStream") == [("ok", "not enabled in this account")]
         _, findings = await examine(broker.client_address, *_as_admin(broker), "--nats", broker.nats_url)
@@ -272,7 +272,7 @@ async def test_an_embedded_server_that_was_started_before_there_were_users_is_op
         assert (found["result"], found["advice"].partition(" (")[0]) == ("fail", "restart the broker")
         broker.restart()
         _, findings = await examine(broker.client_address, *as_admin)
-        assert ("ok", "nobody gets in without credentials") in told(findings, "NATS permissions")
+        assert ("ok", "NATS refuses clients without credentials") in told(findings, "NATS permissions")
 
 
 async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ async def test_nothing_comes_of_looking(tmp_path: Path) -> None:
             assert [info.partitions[0].log_end for info in await client.streams()] == [0, 0]
         await connection.close()
         everything = "may hear all streams and publish anywhere: there are no permissions"
-        assert ("warn", f"who has no credentials {everything}") in told(findings, "NATS permissions")
+        assert ("warn", f"a client without credentials {everything}") in told(findings, "NATS permissions")
 
 
 @needs_time
