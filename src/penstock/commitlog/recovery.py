@@ -364,9 +364,7 @@ class Recovery:
                 if found.generation != newest:
                     gone += [name, files.index_path(name)]
         if gone:
-            self._vfs.sync_dir(
-                self._directory
-            )  # the new name may not be on the disk yet: who was killed had not come to it
+            self._vfs.sync_dir(self._directory)  # a crash may have kept the new name off the disk
             for name in gone:
                 self._vfs.remove(f"{self._directory}/{name}")
             self._vfs.sync_dir(self._directory)
