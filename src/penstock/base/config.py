@@ -24,7 +24,7 @@ from penstock.base.subjects import (
 
 
 class Acks(StrEnum):
-    """Which reply subjects a stream sends acks to."""
+    """Policy for acks to a message's reply subject."""
 
     REPLY = "reply"  # every message with a reply subject is acked on it, as JetStream does
     ENVELOPE = "envelope"  # only messages in an envelope are acked; plain reply subjects are the application's
@@ -32,7 +32,7 @@ class Acks(StrEnum):
 
 
 class Durability(StrEnum):
-    """What must have happened before a message is acked and can be read."""
+    """Durability that a message must reach before it is acked and can be read."""
 
     AUTO = "auto"  # `fsync` if one in-sync replica may suffice for an ack; otherwise `os`
     FSYNC = "fsync"  # on disk (fdatasync; group commit)
@@ -40,7 +40,7 @@ class Durability(StrEnum):
 
 
 class Intake(StrEnum):
-    """Whether a stream accepts messages. Not a field of its config: separate requests change it."""
+    """State of a stream's intake of messages. Not a field of its config: separate requests change it."""
 
     OPEN = "open"
     PAUSED = "paused"  # the stream is not subscribed, and appends are refused
@@ -49,14 +49,14 @@ class Intake(StrEnum):
 
 
 class Storage(StrEnum):
-    """Where the log of a stream lives."""
+    """Storage of a stream's log."""
 
     FILE = "file"
     MEMORY = "memory"  # lost when the broker stops
 
 
 class Retain(StrEnum):
-    """Which messages `max_age_ms`, `max_messages` and `max_bytes` may delete."""
+    """Policy for what `max_age_ms`, `max_messages` and `max_bytes` may delete."""
 
     LIMITS = "limits"  # all that exceed a limit
     UNTIL_ARCHIVED = "until-archived"  # of those, only the ones that every archive has: see `penstock.node.archives`
@@ -67,7 +67,7 @@ class Compression(StrEnum):
 
     NONE = "none"
     LZ4 = "lz4"  # LZ4 frames; fast to read
-    ZSTD = "zstd"  # smaller
+    ZSTD = "zstd"  # better compression, slower
 
 
 class Encryption(StrEnum):
@@ -102,7 +102,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     replicas: int | None = None  # per partition; None: decided at creation by the number of brokers
     min_isr: int | None = None  # in-sync replicas required for an ack; None: more than half of the replicas, or half
     allow_unclean_election: bool = False  # a replica that lacks acked messages may be elected if no other is available
-    dedup_window_ms: int | None = limits.DEDUP_WINDOW_MS_DEFAULT  # an id again within it is a duplicate; None: never
+    dedup_window_ms: int | None = limits.DEDUP_WINDOW_MS_DEFAULT  # a repeated message id is a duplicate; None: never
     dedup_ids_max: int = limits.DEDUP_IDS_DEFAULT  # ids kept per partition; beyond it the oldest are dropped
     compact: bool = False  # keep only the last message of each key
     compaction_lag_ms: int = 0  # minimum age before compaction; dedup_window_ms is another lower bound
@@ -116,7 +116,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def split(self) -> Split:
-        """How messages are assigned to partitions; irrelevant with one partition."""
+        """Assignment of messages to partitions; irrelevant with one partition."""
         return parse_split(self.partition_by) if self.partitions > 1 else PUBLISHER
 
     @property

@@ -1,7 +1,7 @@
 """Install instructions for optional parts of Penstock, used by error texts.
 
 Rules: an extra is installed from the folder that Penstock was installed from. Penstock is on no package index; a
-package of that name is somebody else's, so no text tells a user to install it.
+package of that name is not ours, so no text tells a user to install it.
 """
 
 from __future__ import annotations

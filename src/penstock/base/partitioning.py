@@ -1,4 +1,4 @@
-"""How messages are assigned to partitions: the modes of `partition_by`.
+"""Assignment of messages to partitions: the modes of `partition_by`.
 
 | `partition_by` | partition that stores a message                                                  | decided by  |
 |----------------|----------------------------------------------------------------------------------|-------------|

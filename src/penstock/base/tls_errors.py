@@ -41,7 +41,7 @@ _WHOLE_KEY = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.+?-----END \1PRI
 
 
 class Words(NamedTuple):
-    """How the connecting side configures its files."""
+    """Advice in terms of the connecting side's settings."""
 
     authority: str
     certificate: str

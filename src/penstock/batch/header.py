@@ -73,7 +73,7 @@ assert PACKING.size * 2 == HEADER_HEX_BYTES
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """What one batch covers. Offsets are half-open; timestamps are microseconds since 1970 UTC.
+    """Fields of a batch header. Offsets are half-open; timestamps are microseconds since 1970 UTC.
 
     `end_offset` is not `base_offset + count` once compaction has made gaps.
     """

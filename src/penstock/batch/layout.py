@@ -77,7 +77,7 @@ def _template() -> bytes:
     out[HEADER_POSITION : HEADER_POSITION + HEADER_HEX_BYTES] = b"0" * HEADER_HEX_BYTES
     put(key_position, "I", len(_HEADER_KEY))
     out[key_position + 4 : key_position + 4 + len(_HEADER_KEY)] = _HEADER_KEY
-    # RecordBatch. Its compression field is absent (0 in the vtable); the BodyCompression table lies ready at 344.
+    # RecordBatch. Its compression field is absent (0 in the vtable); the BodyCompression table is prepared at 344.
     put(300, "6H", 12, 24, 8, 4, 16, 0)  # length, nodes, buffers, compression
     put(312, "i", 312 - 300)
     point(316, NODES_POSITION - 4)

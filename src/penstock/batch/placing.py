@@ -53,6 +53,6 @@ def placed(column: Any, key_map: KeyMap, rows: int) -> pa.Int32Array:
 
     if column is None:
         return pa.repeat(pa.scalar(key_map.partition_of(b""), pa.int32()), rows)
-    packed = codec.var_column(column.fill_null(b"") if column.null_count else column)  # bytes may lie under a null
+    packed = codec.var_column(column.fill_null(b"") if column.null_count else column)  # a null may cover bytes
     found = key_map.partitions_of(packed.data, packed.offsets)
     return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])

@@ -44,7 +44,7 @@ _FILE_BYTES = (SLOTS - 1) * SLOT_STEP_BYTES + SLOT_BYTES
 _SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
 _BODY = struct.Struct("<8sQQIIQQQQqQ12x")
 _CRC = struct.Struct("<I")
-_NUMBER_MAX = 2**63  # the end of a log that has every offset there is
+_NUMBER_MAX = 2**63  # the highest possible log end offset
 assert _BODY.size + _CRC.size == SLOT_BYTES
 
 

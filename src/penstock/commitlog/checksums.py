@@ -81,7 +81,7 @@ class RangeSums:
         self._start = begin if start is None else start
         self._end = end
         self._cuts = tuple(sorted({*cuts, begin, end}))
-        self._waiting: list[pa.RecordBatch] = []  # not counted yet
+        self._waiting: list[pa.RecordBatch] = []  # rows not counted yet
         self._waiting_bytes = 0
         self.done: tuple[RangeSum, ...] = ()
         self.going_on = carried

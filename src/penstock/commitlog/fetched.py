@@ -98,12 +98,12 @@ def extended(data: memoryview, last: tuple[BatchHeader, Buffer] | None) -> Range
     batch, uncompressed; None if it has none.
     """
     first = codec.read_header(data[: codec.PREFIX_BYTES])
-    reason = f"no row behind the end of this log, of those from {first.base_offset} to {first.end_offset}"
+    reason = f"the batch from {first.base_offset} to {first.end_offset} has no row beyond this log's end"
     if last is None:
         return RangeRefusedError(0, reason, truncate_to=first.base_offset)
     header, rows = last
     if header.leader_epoch != first.leader_epoch or header.producer_id or header.run_id != NO_RUN:
-        return RangeRefusedError(0, f"{reason}, which come from another leadership here, or from a producer")
+        return RangeRefusedError(0, f"{reason}; this log's last batch is of another leader epoch, or a producer's")
     message = bytearray(rows)
     codec.covering(message, header.base_offset, first.end_offset)
     return RangeRefusedError(

@@ -18,7 +18,7 @@ class Found:
     size_bytes: int
     flushed_position: int | None
     foreign: str | None = None
-    scan: Scan | None = None  # None: its index agrees with it
+    scan: Scan | None = None  # None: it was not scanned, as its index agrees with it
     last_timestamp_us: int = 0
     refusal: OSError | None = None  # the reason why it cannot be written
 

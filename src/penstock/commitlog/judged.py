@@ -49,7 +49,7 @@ class _Run:
 
 
 class Forced(NamedTuple):
-    """Which rows of a segment stay, including forced ones, with the keys and subjects of the forced rows."""
+    """Rows of a segment that stay, including forced ones; keys and subjects of the forced rows."""
 
     keep: pa.BooleanArray
     keys: list[bytes]

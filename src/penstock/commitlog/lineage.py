@@ -179,7 +179,7 @@ def recover(
 def _write_again(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
     """Make the last entries durable: a run killed before its sync leaves them in the page cache only.
 
-    Their batches are about to count as flushed, and then nobody would derive the entries from them again. If a sync of
+    Their batches are about to count as flushed, and then no start would read the entries from them again. If a sync of
     that run failed, a later sync without a write would prove nothing. The write takes no room; a disk that still
     reports itself full must not prevent the start.
     """

@@ -265,8 +265,8 @@ class Log(CleanedLog):
             self._removal = None
 
     def mend(self) -> Mending:
-        """Return a task that repairs corrupt segments with batches of other replicas; afterwards the log is opened
-        anew.
+        """Return a task that repairs corrupt segments with batches of other replicas; afterwards reopen the
+        log.
 
         The log must be read-only because of the corruption, and flushed.
         """
@@ -278,7 +278,7 @@ class Log(CleanedLog):
 
     @property
     def awaits_opening(self) -> bool:
-        """True if unflushed data can only be synced by opening the log anew, since it was opened with corruption."""
+        """True if unflushed data can only be synced by reopening the log, since it was opened with corruption."""
         return self._segments.active is None and self.flushed_end != self.log_end
 
     def side_files(self) -> SideFiles:
@@ -475,7 +475,7 @@ class Log(CleanedLog):
         # now.
         self._keeper.moved(self._segments.give_up_below(log_start))
 
-    # Checkpoint, lineage, end.
+    # Checkpoint, close, lineage.
 
     def checkpoint(self) -> None:
         """Write and sync the checkpoint in this thread. OSError."""

@@ -70,11 +70,11 @@ class MendedFile:
             self.add(header, data)
             return
         if not _may_cover(header, header):
-            raise MendingError(f"a producer's batch from {header.base_offset} on lies across what is here")
+            raise MendingError(f"a producer's batch from {header.base_offset} on overlaps a batch that is here")
         try:
             part = codec.part_of(data, begin, end)
         except CorruptionError as error:
-            raise MendingError(f"what a replica offers is not sound: {error}") from None
+            raise MendingError(f"a replica offers an invalid batch: {error}") from None
         if part is not None:
             self.add(codec.read_header(part), part)
         elif self._waiting is None:

@@ -1,4 +1,4 @@
-"""Repair (`Mending`): rewrite corrupt segments, taking batches from another replica where the own ones are corrupt.
+"""Repair (`Mending`): rewrite corrupt segments, taking batches from another replica where this log's are corrupt.
 
 Rules: intact batches stay byte for byte; only what lies in a hole is requested. Offered batches must be committed or
 the leader's: with the same leader epoch they are what was here. Bytes from a peer are untrusted: they are verified,
@@ -98,7 +98,7 @@ class _Mended(NamedTuple):
 
 class Mending(SlicedWork):
     """Call `run` in a disk thread until `is_done`. Whenever `hole` is not None, call `offer`, `ends` or `begins` first.
-    Then call `place` once, in a disk thread, while the log is closed; then open the log anew in any case.
+    Then call `place` once, in a disk thread, while the log is closed; then reopen the log in any case.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Mending(SlicedWork):
             and files.base_offset_of(one.file.rpartition("/")[2]) is not None
         ]
 
-    # What a replica says of the hole
+    # Answers of other replicas.
 
     @property
     def hole(self) -> Hole | None:
@@ -185,7 +185,7 @@ class Mending(SlicedWork):
                 message = data[position : position + prefix.size_bytes]
                 header = codec.verify(message)
             except CorruptionError as error:
-                raise MendingError(f"what a replica offers is not sound: {error}") from None
+                raise MendingError(f"a replica offers an invalid batch: {error}") from None
             fits = header.base_offset <= offset < header.end_offset if not position else header.base_offset == offset
             if not fits:
                 raise MendingError(f"a replica offers {header.base_offset} to {header.end_offset} for {offset}")
@@ -193,7 +193,7 @@ class Mending(SlicedWork):
             position += header.size_bytes
             offset = header.end_offset
 
-    # Writing anew
+    # Rewriting.
 
     def _work(self) -> Generator[int, None, None]:
         groups = [[one] for one in self._segments]  # each group becomes one file
@@ -412,10 +412,10 @@ class Mending(SlicedWork):
         if walk.mistake is not None:
             raise OSError(f"what was written to {target.path} reads otherwise: {walk.mistake}")
         if walk.offset != end_offset:
-            raise MendingError(f"{target.path} comes to offset {walk.offset}, not to {end_offset}")
+            raise MendingError(f"{target.path} ends at offset {walk.offset}, not at {end_offset}")
         return entries
 
-    # Putting it in its place
+    # Putting the files in place.
 
     def place(self) -> None:
         """Put the rewritten files in place. OSError, PenstockError: the files are as a crash would leave them."""

@@ -27,7 +27,7 @@ class Restful(Protocol):
 
 
 class OpenFiles:
-    """The places of one broker."""
+    """The places for open files of one broker."""
 
     __slots__ = ("_files_max", "_holders", "_sealed")
 

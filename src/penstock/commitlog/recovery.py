@@ -123,7 +123,7 @@ class Recovery:
         found = self._look_at_all(bases)
         if point is None and self._must_exist:
             path = f"{self._directory}/{files.CHECKPOINT}"
-            reason = "the log was made, and no checkpoint can be read: whether its end was cut off is not known"
+            reason = "the log exists, but no checkpoint can be read: whether its end was cut off is not known"
             out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
         kept, cut_at = self._decide(found, flushed_end)
         newest = 0
@@ -170,7 +170,7 @@ class Recovery:
             path = files.segment_path(self._directory, wanted)
             reason = f"the log begins at offset {first_base}, not at {wanted}"
             if out.is_slot_lost:
-                out.notices.append(f"{path}: {reason}; the other slot of the checkpoint may have said so")
+                out.notices.append(f"{path}: {reason}; the corrupt checkpoint slot may have recorded that")
             else:
                 out.damage.append(Damage(path, 0, wanted, first_base, reason))
 
@@ -178,7 +178,7 @@ class Recovery:
         out = self._out
         if point is None:
             if self._must_exist:
-                raise LogMissingError(f"{self._directory}: the log that was made here is gone, no segment is there")
+                raise LogMissingError(f"{self._directory}: a log was created here earlier, but it has no segment files")
             out.active = create(self._vfs, self._directory, 0, *self._ids, make_folders=True)
             out.active.opened(self._vfs).sync()
             self._vfs.sync_dir(self._directory)
@@ -378,7 +378,7 @@ class Recovery:
         if point is None or first_base > point.log_start:
             return
         below: dict[int, None] = {}
-        for name in names:  # sorted, so that those of the lowest offsets come first
+        for name in names:  # sorted: the lowest offsets come first
             if (base := files.owner_of(name)) is not None:
                 if base >= first_base:
                     break
@@ -412,7 +412,7 @@ class Recovery:
             self._vfs.sync_dir(self._directory)
         except OSError as error:
             out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)
-            text = f"{self._directory}: what was not flushed before cannot be synced, and is not shown: {error}"
+            text = f"{self._directory}: unflushed data cannot be synced, so readers do not get it: {error}"
             out.notices.append(text)
 
     def _cut(self, found: list[Found], number: int) -> None:
@@ -468,7 +468,7 @@ class Recovery:
         if torn.position == 0:
             return remains.is_unfinished_segment(file, one.size_bytes, self._ids)
         if self._out.checkpoint is None:
-            # It may have been flushed.
+            # The tail may have been flushed.
             return remains.is_zeros(file, torn.position, one.size_bytes)
         assert one.scan is not None
         return remains.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)

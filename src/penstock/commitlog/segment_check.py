@@ -91,7 +91,7 @@ class Looked:
     size_bytes: int = 0
     last_timestamp_us: int = 0
     leader_epoch: int = 0
-    last_offset: int = -1  # of all rows so far
+    last_offset: int = -1  # highest offset of the rows so far
     torn: Mistake | None = None
     is_open_end: bool = False
     mistakes: list[Mistake] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """Checks the files beside a log's segments, for `penstock verify` and for a running broker.
 
-Rules: only bytes that nobody else writes are written. An error in a file that its owner may be writing counts only
+Rules: only bytes without another writer are written. An error in a file that its owner may be writing counts only
 after a second read. The log's own task repairs what it owns: see `Log.mend_side_files`.
 
 | file       | checked by                                  | repaired by                                        |
@@ -50,7 +50,9 @@ def checked_checkpoint(vfs: Vfs, directory: str) -> tuple[Checkpoint | None, lis
 
 def _settled_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
     found = _read_checkpoint(vfs, directory)
-    return _read_checkpoint(vfs, directory) if found.mistakes else found  # it may have been written just now
+    return (
+        _read_checkpoint(vfs, directory) if found.mistakes else found
+    )  # the first read may have met a concurrent write
 
 
 class SideFiles:
@@ -63,7 +65,7 @@ class SideFiles:
         self._vfs = vfs
         self._directory = directory
         self.lineage = lineage
-        self.mistakes: list[Mistake] = []  # of the checkpoint
+        self.mistakes: list[Mistake] = []  # errors of the checkpoint
         self.bad_slots: tuple[int, ...] = ()
         self.said: tuple[LineageEntry, ...] | CorruptionError | OSError = lineage  # content of the lineage file
 
@@ -78,7 +80,7 @@ class SideFiles:
         if found.has_unused:
             checkpoints.clear_unused(self._vfs, self._directory)
         self.said = self._lineage()
-        if self.said != self.lineage:  # it may have been written just now
+        if self.said != self.lineage:  # the first read may have met a concurrent write
             self.said = self._lineage()
 
     def _lineage(self) -> tuple[LineageEntry, ...] | CorruptionError | OSError:

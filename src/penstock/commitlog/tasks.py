@@ -182,7 +182,7 @@ class Removal:
         self._vfs = vfs
         self._directory = directory
         self._sync_first = sync_first
-        self.paths = paths  # of segments, oldest first
+        self.paths = paths  # segment paths, oldest first
         self.is_void = False  # the log was reset meanwhile: the files are removed, and a name may be in use again
 
     def run(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NEVER_OFFSET = 2**63  # behind all that there may be
+NEVER_OFFSET = 2**63  # beyond every offset
 
 
 class Validity:

@@ -242,7 +242,7 @@ class LogView:
         segment, file = self._open_latest(segment)
         try:
             look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
-            if look.mistakes:  # it may have been written just now
+            if look.mistakes:  # the first read may have met a concurrent write
                 look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
             if look.mistakes or (is_sealed and look.lacks):
                 self._mend_index(segment, file, look, is_sealed=is_sealed)
@@ -272,7 +272,7 @@ class LogView:
             if is_sealed and offset == segment.end_offset:
                 found += check.finish(position, is_last=False)
             elif not check.count:
-                found += check.finish(position, is_last=True)  # it cannot be opened
+                found += check.finish(position, is_last=True)  # reports an index that cannot be opened
             return _IndexLook(found, check.count < number, position, offset)
         except CorruptionError:
             return _IndexLook([], False, position, offset)  # the batch is corrupt: a reader reports it

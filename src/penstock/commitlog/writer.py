@@ -272,7 +272,7 @@ class LogWriter:
         if (waits and not is_fenced) or is_busy:
             return False
         if self._state is LogState.WRITABLE:
-            with contextlib.suppress(OSError):  # then they stay in memory
+            with contextlib.suppress(OSError):  # on failure the entries stay in memory
                 self._write_entries(active)
             active.rest(self.log_end, self.last_timestamp_us)
         else:

@@ -236,7 +236,7 @@ class EncryptedFile:
         opener = self._known()
         if end <= tail.end and self.read_at(position, len(data)) == data:
             if opener is None:
-                return  # nothing of it can be read, now or later
+                return  # the content is unreadable in any case
             if position == 0:  # this may repair a failed sync, which could have lost the header
                 self._inner.write_at(0, self._inner.read_at(0, AREA_BYTES))
             blocks = Blocks(opener, self._inner, 1)
@@ -324,7 +324,7 @@ class EncryptedFile:
         while (tail := self._writable()).end < length:
             self._add(tail, bytes(min(_ZEROS_AT_ONCE, length - tail.end)))
 
-    # The rest
+    # Other operations
 
     def sync(self) -> None:
         self._inner.sync()

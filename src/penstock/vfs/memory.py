@@ -35,7 +35,7 @@ _VERSIONS_MAX = 8  # of one overwritten sector; the synced one and the newest ar
 
 
 class Keep(Enum):
-    """What survives in a crash clone. See the module's table."""
+    """Content that survives in a crash clone. See the module's table."""
 
     SYNCED = "synced"
     SUBSET = "subset"
