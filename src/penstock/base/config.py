@@ -296,7 +296,7 @@ def _subject_mistakes(config: StreamConfig, split: Split) -> list[str]:
     if config.subject.endswith(">"):
         return [f"partition_by: partition n listens on <subject>.<n>, and nothing can stand behind {config.subject!r}"]
     mistake = subject_mistake(config.subject_of(config.partitions - 1), wildcards=True)
-    return [] if mistake is None else [f"partitions: of the last one, {mistake}"]
+    return [] if mistake is None else [f"partitions: on the last partition, {mistake}"]
 
 
 def check_stream_config(config: StreamConfig) -> StreamConfig:

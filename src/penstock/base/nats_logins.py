@@ -37,7 +37,7 @@ def nats_urls(text: str) -> list[str]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if any("@" in part and "://" not in part for part in parts[1:]):
         raise ValueError(
-            "a comma parts servers: write one in a password as %2C, and nats:// before each server with a login"
+            "a comma separates servers: write it in a password as %2C, and nats:// before each server with a login"
         )
     return parts
 

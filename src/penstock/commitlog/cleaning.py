@@ -321,7 +321,7 @@ class Cleaner:
         self._stale.append(path)
 
     def writes(self, path: str) -> None:
-        """Take the path a task is about to write off the removal queue."""
+        """Drop the path from the removal queue, as a task is about to write it."""
         assert self.disposal is None, "files are being removed"
         if path in self._stale:
             self._stale.remove(path)

@@ -188,7 +188,9 @@ class Mending(SlicedWork):
                 raise MendingError(f"a replica offers an invalid batch: {error}") from None
             fits = header.base_offset <= offset < header.end_offset if not position else header.base_offset == offset
             if not fits:
-                raise MendingError(f"a replica offers {header.base_offset} to {header.end_offset} for {offset}")
+                raise MendingError(
+                    f"a replica offers a batch from {header.base_offset} to {header.end_offset} for offset {offset}"
+                )
             yield header, message
             position += header.size_bytes
             offset = header.end_offset
@@ -381,7 +383,9 @@ class Mending(SlicedWork):
         else:
             is_ours = before == leader_epoch == behind
         if not is_ours and not self._is_leaders:
-            raise MendingError(f"a replica that does not lead offers leader epoch {leader_epoch} for {offset}")
+            raise MendingError(
+                f"a replica that is not the leader offers leader epoch {leader_epoch} at offset {offset}"
+            )
         return is_ours
 
     def _epoch_before(self, segment: Segment) -> int:
@@ -410,7 +414,7 @@ class Mending(SlicedWork):
                 yield moved
                 moved = 0
         if walk.mistake is not None:
-            raise OSError(f"what was written to {target.path} reads otherwise: {walk.mistake}")
+            raise OSError(f"{target.path} fails verification after the write: {walk.mistake}")
         if walk.offset != end_offset:
             raise MendingError(f"{target.path} ends at offset {walk.offset}, not at {end_offset}")
         return entries

@@ -6,7 +6,7 @@ after a second read. The log's own task repairs what it owns: see `Log.mend_side
 | file       | checked by                                  | repaired by                                        |
 |------------|---------------------------------------------|----------------------------------------------------|
 | index      | `index_check.IndexCheck`, batch by batch    | `LogView.check_indexes`, from the segment          |
-| checkpoint | `read_checkpoint`: slots and unused bytes   | `SideFiles` the unused bytes, the log the slots    |
+| checkpoint | `checked_checkpoint`: slots, unused bytes   | `SideFiles` the unused bytes, the log the slots    |
 | lineage    | `lineage.read`; `segment_check.Epochs`      | the log, from memory; a start, from the batches    |
 """
 

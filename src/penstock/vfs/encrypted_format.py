@@ -170,7 +170,7 @@ def _unwrapped(slot: Slot, keys: EncryptionKeys, path: str) -> Opener:
     try:
         data_key = master.decrypt(slot.nonce, slot.wrapped, _bound(slot.sequence, slot.key_id, slot.file_id))
     except InvalidTag:
-        text = f"the key {slot.key_id!r} that is here is not the one of that id with which it is encrypted"
+        text = f"it is encrypted with a key {slot.key_id!r} that differs from the key of that id here"
         raise KeyMissingError(text, path, slot.key_id, is_other=True) from None
     return Opener(slot.file_id, data_key, AESGCM(data_key))
 
