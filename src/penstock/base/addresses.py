@@ -57,9 +57,7 @@ def is_ip(host: str) -> bool:
 
 
 def unwanted(text: str) -> str | None:
-    """Return why the text is more than HOST:PORT: it has a login or a scheme. None: it has neither. Never quotes a
-    login.
-    """
+    """Return why the text, with a login or a scheme, is more than HOST:PORT; None if not. Quotes no login."""
     scheme, separator, behind = text.strip().partition("://")
     if "@" in text:
         bare = re.split(r"[/?#,]", text.strip().rpartition("@")[2])[0]

@@ -28,9 +28,7 @@ TimestampUs = NewType("TimestampUs", int)
 
 
 def are_different_clusters(one: str, other: str) -> bool:
-    """True if two cluster ids differ. The empty id is of a broker that has not joined a cluster; it differs
-    from none.
-    """
+    """True if two cluster ids differ. The empty id, of a broker in no cluster yet, differs from none."""
     return bool(one and other) and one != other
 
 

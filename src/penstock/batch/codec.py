@@ -84,8 +84,7 @@ def encode(
 
 
 def own_copy(data: Buffer) -> bytearray:
-    """Copy the rows of a verified message into a new message with a fresh template and the same numbers; see
-    `renumber`.
+    """Copy the rows of a verified message into a new one with the same numbers; see `renumber`.
 
     Nearly all of it runs outside the interpreter, so that another thread can do it.
     """

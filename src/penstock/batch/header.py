@@ -52,9 +52,7 @@ KNOWN_FLAGS = OF_ROWS | COMPRESSION_FLAGS | RUN_FLAGS
 
 
 def row_flags(*, ids: bool, ttls: bool, subject_rollups: bool, rollups: bool) -> int:
-    """Return the flags of a batch whose rows may have message ids, times to live, or rollups of their subject or of
-    everything.
-    """
+    """Return the flags of a batch whose rows may have ids, times to live, or rollups of a subject or of all."""
     of_rollups = (MAY_ROLL_UP_SUBJECTS if subject_rollups else 0) | (MAY_ROLL_UP_ALL if rollups else 0)
     return (MAY_HOLD_IDS if ids else 0) | (MAY_EXPIRE if ttls else 0) | of_rollups
 

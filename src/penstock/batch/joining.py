@@ -90,7 +90,5 @@ def _wrong_offsets(file: str, position: int) -> CorruptionError:
 
 
 def last_begin(raw: memoryview) -> int:
-    """Return the position of the last message in `raw`, or of the first one whose size is invalid or that is
-    incomplete.
-    """
+    """Return the position of the last message in `raw`, or of the first invalid or incomplete one."""
     return _JOINER.last(raw)

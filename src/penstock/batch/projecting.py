@@ -55,8 +55,7 @@ class Projection:
         self._read_schema = self.schema if len(numbers) == len(self.columns) else schema_of([*self.columns, "subject"])
 
     def of_messages(self, raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int]) -> Taken | None:
-        """Project the valid, plain messages from `position` on that follow each other and lie completely within
-        `wanted`.
+        """Project the valid, plain, contiguous messages from `position` on that lie completely within `wanted`.
 
         None: the first message is not among them, and the caller has to handle it. CorruptionError (without a file):
         its values are invalid.
@@ -68,9 +67,7 @@ class Projection:
         return Taken(self._of(rows), found.end, found.end_offset, found.begins[-1])
 
     def of_message(self, data: Buffer, wanted: tuple[int, int], *, file: str = "", position: int = 0) -> pa.RecordBatch:
-        """Project the rows with offsets in `wanted` of one verified, plain message. CorruptionError if they are
-        invalid.
-        """
+        """Project the rows of a verified, plain message with offsets in `wanted`. CorruptionError if invalid."""
         rows = codec.check_rows(data, file=file, position=position)
         offsets = codec.offsets(data)
         first, end = bisect_left(offsets, wanted[0]), bisect_left(offsets, wanted[1])

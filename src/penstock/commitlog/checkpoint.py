@@ -86,9 +86,7 @@ def unpack_slot(data: bytes, *, file: str = "", position: int = 0) -> Checkpoint
 
 
 class Read(NamedTuple):
-    """Content of a checkpoint file: the newest valid slot, the errors of invalid slots, and the newest
-    slot's number.
-    """
+    """Content of a checkpoint file: the newest valid slot with its number, and the errors of invalid slots."""
 
     newest: Checkpoint | None
     mistakes: tuple[CorruptionError, ...]
@@ -104,9 +102,7 @@ class Read(NamedTuple):
 
 
 def read(vfs: Vfs, directory: str) -> Read:
-    """Read the checkpoint of a log. A slot that was never written is no error; a missing file yields an
-    empty result.
-    """
+    """Read the checkpoint of a log. A never written slot is no error; a missing file gives an empty result."""
     try:
         file = vfs.open(f"{directory}/{files.CHECKPOINT}", read_only=True)
     except FileNotFoundError:

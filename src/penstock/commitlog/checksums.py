@@ -201,7 +201,5 @@ def rows_between(batches: Iterable[pa.RecordBatch], begin: int, end: int) -> Ite
 
 
 def cuts_of(extents: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Return the begins and ends of the replicas' extents, so that each range lies wholly inside or outside
-    a replica.
-    """
+    """Return the begins and ends of the replicas' extents: no range then lies partly in a replica."""
     return tuple(sorted({Offset(place) for extent in extents for place in extent}))

@@ -1,5 +1,4 @@
-"""The part of a log that knows the high watermark (`committed_end`) and has the cleaner rewrite segments: see
-`cleaning`.
+"""Part of `Log`: the high watermark (`committed_end`), and the tasks of the cleaner (see `cleaning`).
 
 Rules: only sealed, committed and flushed segments are rewritten, so normally no truncation concerns them. A truncation
 that does voids the running task; no file name is reused while a file of that name may yet be removed.

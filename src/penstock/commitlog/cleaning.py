@@ -73,9 +73,7 @@ class _Outgoing(NamedTuple):
 
 
 class Cleaning(SlicedWork):
-    """Rewrites a segment. `replacement` is the new segment afterwards; None: not worth it, or the old one is
-    unreadable.
-    """
+    """Rewrites a segment. `replacement`: the new segment; None: not worth it, or the old one is unreadable."""
 
     def __init__(
         self,

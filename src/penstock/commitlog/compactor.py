@@ -50,9 +50,7 @@ class _Forced:
 
 
 class Compactor:
-    """Compaction of one log: `begin` a survey, run it, call `surveyed`; rewrite what `next_judged` returns;
-    `finish`.
-    """
+    """Compaction of one log: `begin`, run the survey, `surveyed`; rewrite each `next_judged`; `finish`."""
 
     __slots__ = (
         "_clean_end",

@@ -39,8 +39,7 @@ class NotWritableError(OperationalError):
 
 
 class RangeRefusedError(OperationalError):
-    """The leader's batches are invalid or do not continue this log at its end: nothing was written, and the log is
-    intact.
+    """The leader's batches are invalid, or do not continue this log: nothing was written, the log is intact.
 
     `position` is the byte in the fetched range. `truncate_to`: truncate the log to this offset, below log_end, and
     append the whole range, or `instead` if it is not empty; None: the range is invalid.

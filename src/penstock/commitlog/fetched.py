@@ -34,9 +34,7 @@ _leader_epoch = attrgetter("leader_epoch")
 
 
 class Appended(NamedTuple):
-    """Result of appending a range: the new log end offset, and what was written; only a part if the disk
-    failed midway.
-    """
+    """Result of appending a range: the new log end offset and what was written, perhaps only a part."""
 
     log_end: int
     size_bytes: int
@@ -72,8 +70,7 @@ def checked(data: memoryview, before: Before) -> list[BatchHeader]:
 
 
 def without_overlap(data: memoryview, end_offset: int) -> memoryview | None:
-    """Return the range without the rows of its first batch before `end_offset`, if that lies inside the batch; None if
-    no row of it is left.
+    """Drop the first batch's rows before `end_offset` if that lies inside it; None if no row of it is left.
 
     Batches of producers and runs are left whole: they are never merged, and a part of one would claim something else.
     The rest of a compressed batch is plain. RangeRefusedError if the batch's rows are invalid.
@@ -94,8 +91,8 @@ def without_overlap(data: memoryview, end_offset: int) -> memoryview | None:
 
 
 def extended(data: memoryview, last: tuple[BatchHeader, Buffer] | None) -> RangeRefusedError:
-    """Return what to do with a range whose first batch has no row beyond this log's end. `last` is this log's last
-    batch, uncompressed; None if it has none.
+    """Return the error for a range whose first batch has no row beyond this log's end. `last`: this log's last batch,
+    uncompressed; None if it is empty.
     """
     first = codec.read_header(data[: codec.PREFIX_BYTES])
     reason = f"the batch from {first.base_offset} to {first.end_offset} has no row beyond this log's end"

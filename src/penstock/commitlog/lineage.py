@@ -197,9 +197,7 @@ def _write_again(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> N
 
 
 def amended(entries: Sequence[LineageEntry], told: Told) -> tuple[LineageEntry, ...]:
-    """Return the lineage corrected by these batches. A lost epoch before them begins at the earliest
-    possible offset.
-    """
+    """Return the lineage corrected by these batches. A lost epoch begins at the earliest possible offset."""
     out = [entry for entry in entries if entry.start_offset < told.begin]
     if told.epoch_before > (out[-1].leader_epoch if out else 0):
         out.append(LineageEntry(told.epoch_before, out[-1].start_offset if out else 0))

@@ -148,8 +148,7 @@ class Log(CleanedLog):
     # Following a leader.
 
     def append_fetched(self, data: Buffer) -> Appended:
-        """Append whole batches of the leader's log, byte for byte. A first batch that this log has in part is cut to
-        the rest.
+        """Append whole batches of the leader's log, byte for byte; of a first one held in part, only the rest.
 
         RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails after the first batches,
         those are appended, and the next call raises it. NotWritableError.
@@ -187,8 +186,7 @@ class Log(CleanedLog):
             raise StorageFailedError(f"cannot read the last batch: {error}") from error
 
     def truncate(self, end: int) -> Truncation | None:
-        """Return a task that truncates the log to `end`, or to the start of the batch that holds `end`; None: there is
-        nothing to truncate.
+        """Return a task that truncates the log to `end`, or to the begin of the batch there; None if already so.
 
         Nothing below log_start is removed, except the batch that holds it. No flush may be running, and the log accepts
         nothing until `truncated`. NotWritableError.
@@ -265,8 +263,7 @@ class Log(CleanedLog):
             self._removal = None
 
     def mend(self) -> Mending:
-        """Return a task that repairs corrupt segments with batches of other replicas; afterwards reopen the
-        log.
+        """Return a task that repairs corrupt segments from other replicas; reopen the log afterwards.
 
         The log must be read-only because of the corruption, and flushed.
         """
@@ -360,8 +357,7 @@ class Log(CleanedLog):
     # Time and retention.
 
     def tick(self, now_us: int, committed_end: int | None = None) -> Retention | None:
-        """Do time-based work: roll by age, write the checkpoint. Return a retention task if messages may have to be
-        removed.
+        """Do time-based work: roll, write the checkpoint. Return a retention task if messages may have to go.
 
         Retention removes only flushed and, if `committed_end` is given, committed messages. A flush may be due
         afterwards. Call it about once a second, or when `due_us` says.

@@ -61,9 +61,7 @@ class MendedFile:
         self._waiting = header, data
 
     def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
-        """Add the part of the next batch from offset `begin` up to `end`; of the first batch, also everything before.
-        MendingError.
-        """
+        """Add the batch's part from offset `begin` to `end`; of the first batch, all before, too. MendingError."""
         if self.base_offset is None and self._empty_start is None:
             begin = max(header.base_offset, self._lowest_offset)
         if (header.base_offset, header.end_offset) == (begin, end):
@@ -93,9 +91,7 @@ class MendedFile:
         self._write_waiting()
 
     def cut(self) -> int | None:
-        """End the file at the end of the log; return the offset from which rows are missing and the log is truncated,
-        or None.
-        """
+        """End the last file of the log; return the offset from which the log is truncated for lack of rows, or None."""
         offset, self._empty_start = self._empty_start, None
         self._write_waiting()
         return offset

@@ -219,9 +219,7 @@ class Mending(SlicedWork):
             number += 1
 
     def _join(self, groups: list[list[Segment]], number: int, error: NoRowError) -> int:
-        """Merge two segments into one file, as the offered batches have no row at this segment boundary. Return the
-        number of the group to repair next.
-        """
+        """Merge two segments into one file, as no row is left at their boundary; return the group to repair next."""
         if error.end_offset is None:
             groups[number] += groups.pop(number + 1)
             return number
@@ -371,9 +369,7 @@ class Mending(SlicedWork):
             yield moved
 
     def _is_of_this_log(self, leader_epoch: int, offset: int, around: tuple[int, int]) -> bool:
-        """Return True if an offered batch fits here, False if the log ends here. MendingError: only the leader may
-        decide that.
-        """
+        """True if an offered batch fits here, False if the log ends here. MendingError if only the leader may say."""
         before, behind = around
         if self._lineage is not None:
             found = [entry.leader_epoch for entry in self._lineage if entry.start_offset <= offset]

@@ -237,9 +237,7 @@ class RebuiltIndexes:
         self._kept: tuple[tuple[str, PackedEntries], ...] = ()  # by path of the segment, the latest first
 
     def entries(self, segment_path: str, rebuild: Callable[[], PackedEntries]) -> PackedEntries:
-        """Return a segment's entries; keep the result of `rebuild` while there is room. Raises what
-        `rebuild` raises.
-        """
+        """Return a segment's entries; keep the result of `rebuild` while there is room. Raises its errors."""
         for path, kept in self._kept:
             if path == segment_path:
                 return kept

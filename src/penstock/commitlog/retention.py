@@ -113,9 +113,7 @@ class Retention:
         self._end = end
 
     def run(self) -> None:
-        """Compute the new log_start. If the log cannot be read, nothing is removed: corruption is reported, errors
-        retried.
-        """
+        """Compute the new log_start. If a read fails nothing is removed: corruption is reported, others retried."""
         try:
             log_start = log_start_by(
                 self.config, self._view, size_bytes=self._size_bytes, now_us=self._now_us, end=self._end

@@ -107,8 +107,7 @@ class Beyond(NamedTuple):
 
 
 def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = (), *, by_marks: bool = True) -> Found | None:
-    """Return the first verified batch behind the corruption at `beyond.position`, or None. `hints`: positions to try
-    first.
+    """Return the first verified batch behind the corruption, or None. `hints`: positions to try first.
 
     `by_marks`: also search for bytes that look like the start of a batch. A message may contain such bytes, and whole
     batches.

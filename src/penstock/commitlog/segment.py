@@ -160,9 +160,7 @@ class ActiveSegment:
         self._index_count = self.count if is_indexed else 0
 
     def take_places(self) -> tuple[int, Places]:
-        """Return the number of the first entry missing in the index file, and all missing ones, which the caller now
-        owns.
-        """
+        """Return the number of the first entry missing in the index file, and all missing ones; forget them."""
         self._fill_columns()
         taken = self.places_from, self.places
         self.places_from = self.count

@@ -69,9 +69,7 @@ class Segments:
         self.set_roll_time()
 
     def room_for(self, headers: Sequence[BatchHeader]) -> int:
-        """Return how many of these batches, from the first on, fit into the active segment; at least one if it is
-        empty.
-        """
+        """Return how many of these batches fit into the active segment; at least one if it is empty."""
         active = self.active
         assert active is not None
         size_bytes, roll_at_us = active.size_bytes, self.roll_at_us

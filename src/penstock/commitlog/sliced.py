@@ -26,9 +26,7 @@ class SlicedWork:
             raise
 
     def close(self) -> None:
-        """Abandon the work and close its files; what is written stays until the next start. Not while `run`
-        is running.
-        """
+        """Abandon the work and close its files; what is written stays until a start. Not while `run` runs."""
         self.is_void = self.is_done = True
         self._steps.close()
 

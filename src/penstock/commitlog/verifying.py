@@ -110,8 +110,7 @@ def verify_log(
     cuts: Iterable[int] = (),
     tell: Callable[[int], None] = lambda _: None,
 ) -> Verified:
-    """Verify all files of a log. `cuts` as in `RangeSums`; `tell` is called with the number of segment bytes read
-    since.
+    """Verify all files of a log. `cuts` as in `RangeSums`; `tell` gets the number of segment bytes just read.
 
     `ids`: the expected stream and partition, if known, as at a broker's start. `is_made`: the data directory says that
     the log was created, so it must have a checkpoint. OSError if the disk fails; NotALogError.

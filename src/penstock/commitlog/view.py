@@ -125,8 +125,7 @@ class LogView:
         return self._with_entries(segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max))
 
     def replica_range(self, offset: int, *, bytes_max: int) -> Slice | None:
-        """Return what a replica with log end `offset` lacks: as `slice`, but up to log_end, regardless of the high
-        watermark.
+        """Return what a replica with log end `offset` lacks: as `slice`, but up to log_end, committed or not.
 
         A replica's log may begin with the batch that holds log_start, whose earlier rows are then included. RemoteError
         as in `slice`; offset_out_of_range has the detail `replica_start`, the begin of that batch.
@@ -190,9 +189,7 @@ class LogView:
         return self.log_start
 
     def timestamp_us_at(self, offset: int) -> int | None:
-        """Return the first timestamp of the batch that holds `offset`; None if there is no such batch, or it is
-        corrupt.
-        """
+        """Return the first timestamp of the batch that holds `offset`; None if there is none, or it is corrupt."""
         if offset >= self.log_end:
             return None
         segment = self._segment_of(offset)
@@ -290,8 +287,7 @@ class LogView:
         write_while(lambda: self._is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
 
     def sound_end(self, found: Slice) -> int:
-        """Read a slice and verify its batches; return the end offset of the valid ones. Corruption is reported to the
-        log.
+        """Verify the batches of a slice; return the end offset of the valid ones. Corruption is reported.
 
         RemoteError corrupt_range if the first batch is corrupt.
         """
@@ -403,8 +399,7 @@ class LogView:
         return last if offset >= last.base_offset else self.segments[self._number_of(offset)]
 
     def damage_from(self, path: str, position: int, reason: str) -> Damage | None:
-        """Return the offsets lost if the file at `path` is unreadable from byte `position` on; None if the log has no
-        such file.
+        """Return the offsets lost if this file is unreadable from `position` on; None if it is not in the log.
 
         The segment remembers the corruption. Without a valid index the whole segment counts as lost.
         """
@@ -421,9 +416,7 @@ class LogView:
         return lost
 
     def _with_entries(self, segment: Segment, use: Callable[[Segment, Entries], _T]) -> _T:
-        """Call `use` with the entries of the segment or of its latest rewrite, as entries must match the
-        segment file.
-        """
+        """Call `use` with the entries of the segment or of its latest rewrite, whichever has a file."""
         while True:
             segment = segment.latest
             try:
@@ -491,9 +484,7 @@ class LogView:
         return self._validity.is_whole and segment.successor is None
 
     def check_not_cut(self, end_offset: int) -> None:
-        """Raise LogCutError if the log was truncated below this offset: data read there now does not belong to this
-        view.
-        """
+        """Raise LogCutError if the log was truncated below this offset: data read there now is not this view's."""
         if end_offset > self._validity.end_offset:
             raise LogCutError("the log was truncated or reset while it was read: read again")
 

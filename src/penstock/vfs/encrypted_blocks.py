@@ -69,9 +69,7 @@ class Blocks:
         return self._opener.begin_of(number, header)
 
     def find(self, position: int) -> int | None:
-        """Return the last valid block that begins at or before `position`, else the first valid one; None: there is
-        none.
-        """
+        """Return the last valid block that begins at or before `position`, else the first valid one, or None."""
         low, high = 0, self.count  # bounds of the search
         guess = min(position // form.PLAIN_BYTES_MAX, high - 1)  # exact if all blocks are full
         found: int | None = None

@@ -127,8 +127,7 @@ class FaultyVfs:
         self.end(operation)
 
     def begin(self, kind: Kind, path: str, length: int = 0, position: int = 0) -> Operation | None:
-        """Count a call and let the plan fail it, except a write, whose fault may be partial (see
-        `FaultyFile.write_at`).
+        """Count a call and let the plan fail it, except a write (see `FaultyFile.write_at`).
 
         None if no watcher needs the operation.
         """

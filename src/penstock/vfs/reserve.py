@@ -59,9 +59,7 @@ class Reserve:
             return
 
     def make_room(self, size_bytes: int, write: Callable[[], None]) -> None:
-        """Call `write`, releasing `size_bytes` of reserve while the disk is full; raise its OSError if that does not
-        help.
-        """
+        """Call `write`, releasing `size_bytes` of reserve while the disk is full; raise its last OSError."""
         while True:
             try:
                 write()
