@@ -127,7 +127,7 @@ async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touche
     run("keys", "new", "first", "--file", str(wrong))
     for text, reason in (
         (other.read_text(), "encrypted with the key 'first', which is not among the keys here"),
-        (wrong.read_text(), "the key 'first' that is here is not the one of that id"),
+        (wrong.read_text(), "it is encrypted with a key 'first' that differs from the key of that id here"),
     ):
         keys.write_text(text)
         broker.start()
