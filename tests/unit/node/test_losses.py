@@ -91,7 +91,7 @@ HARMS = {"missing": missing, "zeroed": zeroed, "older": older}
         ("raft/synced", "zeroed", "raft/synced: .*nothing was cut off.*found no mark"),
         ("raft/synced", "older", "raft/synced: .*nothing was cut off.*an older file"),
         ("raft", "missing", "raft/log: .*it has run on this data directory, found no file"),
-        ("made", "missing", "made: .*would be replaced by an empty one, found no folder. If no folder is missing in str"),
+        ("made", "missing", "made: .*would be replaced by an empty one, found no folder. If no folder is missing in"),
     ],
 )
 @pytest.mark.parametrize("is_alone", [True, False])
