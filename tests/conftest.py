@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     root = Path(__file__).parent
     for item in items:
-        if item.get_closest_marker("needs_time") and (reason := why_left_out(item.nodeid)) is not None:
+        needs_time = item.get_closest_marker("needs_time") is not None
+        if (reason := why_left_out(item.nodeid, needs_time=needs_time)) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
     def place(item: pytest.Item) -> int:

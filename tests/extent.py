@@ -5,7 +5,7 @@ WORKSHOP (benchmarks, builds, demonstrations, exhaustive runs) belong to the las
 
 | tier     | run by                  | `each_change` | `needs_time` | WORKSHOP | examples      | seed       |
 |----------|-------------------------|---------------|--------------|----------|---------------|------------|
-| `quick`  | `make test`             | no            | no           | no       | a sixth       | Hypothesis |
+| `quick`  | `make test`; no Spark   | no            | no           | no       | a sixth       | Hypothesis |
 | `change` | `.ci/run`               | yes           | a third      | no       | all           | the code   |
 | `full`   | `make test ARGS=--full` | yes           | yes          | yes      | all           | the code   |
 | `long`   | `make test ARGS=--long` | yes           | yes          | yes      | several times | Hypothesis |
@@ -61,14 +61,21 @@ WORKSHOP = (
 each_change = pytest.mark.skipif(not HAS_TIME, reason="takes seconds: TESTS=change or `make test ARGS=--full` runs it")
 needs_time = pytest.mark.needs_time
 _PARTS = 3
+_SPARK = "tests/spark/"
+_MANY = "tests/scenarios/cluster/"  # of these the quick tier runs a third
 
 
-def why_left_out(test: str) -> str | None:
-    """Return why this tier does not run a `needs_time` test, given its full name; None: it runs."""
-    if RUNS_ALL:
-        return None
+def why_left_out(test: str, *, needs_time: bool) -> str | None:
+    """Return why this tier does not run a test, given its full name and whether it has that mark; None: it runs."""
     if not HAS_TIME:
-        return "takes long: `make test ARGS=--full` runs it"
+        if needs_time:
+            return "takes long: `make test ARGS=--full` runs it"
+        if test.startswith(_SPARK):
+            return "starts Spark: TESTS=change or `make test ARGS=--full` runs it"
+        if test.startswith(_MANY) and not is_in_part(test, code_seed()):
+            return "one of many: TESTS=change or `make test ARGS=--full` runs it"
+    if RUNS_ALL or not needs_time:
+        return None
     if test.removeprefix("tests/").startswith(WORKSHOP):
         return "of the workshop: `make test ARGS=--full` runs it"
     if not is_in_part(test, code_seed()):

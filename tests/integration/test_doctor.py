@@ -23,7 +23,7 @@ from penstock.broker.nats_credentials import TlsFiles, parse_nats_urls
 from penstock.client.users import password_credential, rule
 from penstock.doctor.permissions import Nats, judge_permissions
 from tests.broker_process import BrokerProcess, NatsProcess, broker_environment, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/nats-permissions.md"
@@ -100,6 +100,7 @@ async def connected(server: NatsProcess, user: str, password: str) -> AsyncItera
         await connection.close()
 
 
+@each_change
 async def test_the_configuration_on_the_page_works_and_is_found_well(tmp_path: Path) -> None:
     with served(tmp_path, config_on_the_page()) as (server, broker):
         await make_streams(broker)
@@ -131,6 +132,7 @@ async def test_a_stream_on_a_subject_that_is_not_allowed_is_not_made(tmp_path: P
             assert await client.streams() == []
 
 
+@each_change
 async def test_with_allow_responses_acks_come_and_are_found_to(tmp_path: Path) -> None:
     whole = config_on_the_page()
     begin = whole.index("permissions: {")
@@ -275,6 +277,7 @@ async def test_an_embedded_server_that_was_started_before_there_were_users_is_op
         assert ("ok", "NATS refuses clients without credentials") in told(findings, "NATS permissions")
 
 
+@each_change
 async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> None:
     with served(tmp_path, config_on_the_page()) as (server, broker):
         await make_streams(broker)
@@ -290,6 +293,7 @@ async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> N
         assert code == 1
 
 
+@each_change
 async def test_nothing_comes_of_looking(tmp_path: Path) -> None:
     """Who hears all that is published hears nothing of it, JetStream stores nothing, and no stream grows."""
     store = f'jetstream {{ store_dir: "{tmp_path / "js"}" }}'
@@ -343,6 +347,7 @@ async def test_a_jetstream_stream_on_the_same_subjects_is_named(tmp_path: Path) 
         assert text.endswith("stores: orders is read-only and refuses it, and the first answer counts")
 
 
+@each_change
 async def test_one_broker_is_well_and_its_machine_is_looked_at(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

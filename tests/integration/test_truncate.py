@@ -105,6 +105,7 @@ async def test_a_time_is_looked_up_in_every_partition(tmp_path: Path) -> None:
         assert (await client.append("orders", [{"value": b"x", "subject": "orders"}]))[0].base_offset == 20
 
 
+@each_change
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     async with with_orders(tmp_path) as (_, client):
         with pytest.raises(penstock.OffsetOutOfRange, match="nothing was truncated"):

@@ -15,6 +15,7 @@ from penstock.access import scram
 from penstock.access.handshake import MECHANISMS
 from penstock.access.proving import token_text
 from penstock.base.errors import ErrorCode
+from tests.extent import each_change
 from tests.fake_broker import columns
 from tests.fake_cluster import FakeCluster
 from tests.impostor import (
@@ -76,6 +77,7 @@ async def test_who_lies_in_the_login_is_left_for_another_broker(
         assert set(hashed) <= {credentials.iterations}
 
 
+@each_change
 @pytest.mark.parametrize("name", LIES)
 async def test_who_lies_where_the_leader_should_be_is_named_at_the_end_and_not_asked_again_and_again(
     cluster: FakeCluster, name: str

@@ -26,6 +26,7 @@ from penstock.messages import (
 )
 from penstock.node.ids_elsewhere import ReadPage
 from penstock.node.step import PeerRequest
+from tests.extent import each_change
 from tests.groups import Columns, encoded
 from tests.unit.node.harness import Ack, Broker
 from tests.unit.node.members import Brokers, Member, formed
@@ -423,6 +424,7 @@ def page(*offsets: int, end: int | None = None) -> MessageIdsResponse:
     return MessageIdsResponse(ids=ids, end_offset=None if end is None else Offset(end))
 
 
+@each_change
 @pytest.mark.parametrize(
     "answer",
     [page(10), page(4, 5), page(5, end=6), page(end=10), page(end=11), StopBrokerResponse()],

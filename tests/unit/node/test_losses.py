@@ -17,6 +17,7 @@ from penstock.commitlog.scan import Walk
 from penstock.node.losses import GUARDS
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import content, flip
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, Clock
 from tests.unit.node.test_repairs import ROWS, grown, others, replica, values
 
@@ -231,6 +232,7 @@ def test_the_way_out_for_a_broker_that_is_alone_and_has_lost_a_checkpoint() -> N
     assert broker.values("orders") == [*VALUES, b"5"]
 
 
+@each_change
 def test_a_replica_that_has_lost_its_checkpoint_and_its_end_gets_both_from_the_others() -> None:
     """It may not stay in sync: what it acknowledged was cut off, between two batches, where nothing shows it."""
     brokers = grown()
